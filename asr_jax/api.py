@@ -29,6 +29,7 @@ from jaxtyping import Int16
 
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.mono import MAX_PEAK, as_int16, out_of_range
+from asr_jax.audio.streaming import StreamResampler
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
@@ -46,8 +47,10 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.inference import aligning
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.decoder import Decoder
+from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.scored_sets import changed_texts, scored
+from asr_jax.inference.streaming import Streamer, StreamResult
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.search.base import Decoding
@@ -184,6 +187,19 @@ class Run:
         transcripts = [each.transcript for each in found if each.transcript]
         return transcripts if _are_several(audio) else transcripts[0]
 
+    def stream(self, *, rate_hz: int | None = None, endpoints: Endpoints = ENDPOINTS) -> "Stream":
+        """Begins to recognise a stream, whose samples arrive in pieces.
+
+        Args:
+            rate_hz: Sample rate of the samples in Hz. None: that of the model.
+            endpoints: Rules by which utterances end.
+
+        Raises:
+            UserError: If the model cannot stream, or `rate_hz` is no sample rate.
+        """
+        streamer = Streamer(self.trained, self._decoder, endpoints=endpoints)
+        return Stream(streamer, streamer.rate_hz if rate_hz is None else _checked_rate(rate_hz))
+
     def evaluate(self, manifest: str | os.PathLike[str], *, allow_pipes: bool = False) -> dict[str, Any]:
         """Computes error rates on a manifest, or on any other data that training reads.
 
@@ -271,6 +287,36 @@ class Run:
         return Transcriber(self.trained, self._decoder)
 
 
+class Stream:
+    """A stream that is recognised while its samples arrive, from `Run.stream`."""
+
+    def __init__(self, streamer: Streamer, rate_hz: int) -> None:
+        self._streamer, self._stream = streamer, streamer.open()
+        self._resampled = StreamResampler(rate_hz, streamer.rate_hz)
+
+    def feed(self, samples: np.ndarray) -> list[StreamResult]:
+        """Adds the next samples, in any number.
+
+        Args:
+            samples: Mono samples [S]: floats from -1 to 1, or int16.
+
+        Returns:
+            The new results: a partial one whenever the text of an utterance has changed, and a final one at its end.
+
+        Raises:
+            UserError: If `samples` has a wrong shape, type or scale.
+        """
+        if len(samples):
+            self._streamer.feed(self._stream, self._resampled(_samples(samples, 0)))
+        return self._streamer.run()
+
+    def finish(self) -> list[StreamResult]:
+        """Ends the stream, which takes no more samples, and returns the remaining results."""
+        self._streamer.feed(self._stream, self._resampled(np.zeros(0, np.int16), is_last=True))
+        self._streamer.end(self._stream)
+        return self._streamer.run()
+
+
 def _are_several(audio: Audio | Sequence[Audio]) -> bool:
     return not isinstance(audio, str | os.PathLike) and not hasattr(audio, "__array__")
 
@@ -299,14 +345,24 @@ def _location(audio: Audio, rate_hz: int | None, folder: str, place: int) -> Loc
         except ValueError as error:
             raise UserError(f"{os.fspath(audio)}: {error}") from None
     samples = _samples(audio, place)
+    path = Path(folder) / f"{place}.flac"
+    write_flac(path, samples, _checked_rate(rate_hz))
+    return Location(str(path))
+
+
+def _checked_rate(rate_hz: Any) -> int:
+    """Returns the sample rate of arrays.
+
+    Raises:
+        UserError: If it is none.
+    """
     if isinstance(rate_hz, bool) or not isinstance(rate_hz, numbers.Real) or rate_hz not in RATES_HZ:
         raise UserError(
             f"audio is an array and rate_hz is {rate_hz!r}: expected its sample rate in Hz, a whole number from "
             f"{RATES_HZ.start} to {RATES_HZ.stop - 1}, such as 16000"
         )
-    path = Path(folder) / f"{place}.flac"
-    write_flac(path, samples, int(rate_hz))
-    return Location(str(path))
+    found: int = int(rate_hz)  # type: ignore[call-overload]
+    return found
 
 
 def _samples(audio: Any, place: int) -> Int16[np.ndarray, " S"]:

@@ -87,6 +87,29 @@ class FrontEnd:
             num = stage.output_length(num)
         return num
 
+    def num_settled(self, num_samples: int) -> int:
+        """Returns the number of frames that do not depend on samples after the first `num_samples`."""
+        num = max(self._num_settled(num_samples), 0)
+        for stage in self.then:
+            num = stage.num_settled(num)
+        return num
+
+    @property
+    def run_up(self) -> int:
+        """Number of first frames that depend on the beginning of the signal.
+
+        Further frames are the same if the signal begins a multiple of `hop` earlier.
+        """
+        num = self._run_up
+        for stage in self.then:
+            num = stage.run_up(num)
+        return num
+
+    @property
+    def reads_all(self) -> str:
+        """Setting with which frames depend on all samples of the utterance; empty if there is none."""
+        return next((type(stage).__name__ for stage in self.then if stage.reads_all), "")
+
     def __call__(
         self,
         audio: Shaped[Array, "B S"],
@@ -185,6 +208,15 @@ class FrontEnd:
         """Returns the number of frames before the stages; accepts ints and arrays."""
         raise NotImplementedError
 
+    def _num_settled(self, num_samples: int) -> int:
+        """Returns `num_settled` before the stages; may be negative."""
+        raise NotImplementedError
+
+    @property
+    def _run_up(self) -> int:
+        """`run_up` before the stages."""
+        raise NotImplementedError
+
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
     ) -> Float[Array, "B T D"]:
@@ -206,6 +238,13 @@ class Waveform(FrontEnd):
 
     def _num_frames(self, num_samples: Any) -> Any:
         return num_samples
+
+    def _num_settled(self, num_samples: int) -> int:
+        return num_samples
+
+    @property
+    def _run_up(self) -> int:
+        return 0
 
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool
@@ -259,6 +298,19 @@ class MelFrontEnd(FrontEnd):
     def _window_length(self) -> int:
         return int(self.rate_hz * self.window_ms / 1000)
 
+    @property
+    def _first(self) -> int:
+        """Sample at which the first window begins; negative before the signal."""
+        raise NotImplementedError
+
+    def _num_settled(self, num_samples: int) -> int:
+        return (num_samples - self._first - self._window_length) // self._hop + 1
+
+    @property
+    def _run_up(self) -> int:
+        # One hop more than the windows that begin before the signal: for pre-emphasis and for mirrored ends.
+        return -(self._first // self._hop) + 1
+
     def _rows_at_a_time(self, num_rows: DimSize, num_samples: DimSize) -> DimSize:
         # With several devices, a loop over rows would gather the rows of all devices.
         if traced_for()[:2] != ("cpu", 1) or not is_static(num_rows, num_samples):
@@ -300,6 +352,10 @@ class KaldiFbank(MelFrontEnd):
             frames = (num_samples - self._window_length) // self._hop + 1
             return frames * (frames > 0)
         return (num_samples + self._hop // 2) // self._hop
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.snip_edges else self._hop // 2 - self._window_length // 2
 
     def _values(
         self, samples: Float[Array, "B S"], lengths: Int[Array, " B"], num_frames: DimSize, *, dithered: bool

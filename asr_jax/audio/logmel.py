@@ -54,6 +54,15 @@ class LogMel(MelFrontEnd):
     def bins(self) -> Literal["", "kaldi", "htk", "slaney"]:
         return self.mel_scale
 
+    @property
+    def reads_all(self) -> str:
+        return "normalise_samples" if self.normalise_samples else super().reads_all
+
+    @property
+    def _first(self) -> int:
+        window, hop = self._window_length, self._hop
+        return {"hop_centred": (hop - window) // 2, "hop_end": hop - window}.get(self.framing, -(window // 2))
+
     def _num_frames(self, num_samples: Any) -> Any:
         if self.framing == "ceil":
             return -(-num_samples // self._hop)
@@ -70,9 +79,8 @@ class LogMel(MelFrontEnd):
             samples = samples - jnp.where(mask, samples, 0.0).sum(axis=1, keepdims=True) / count
             largest = jnp.max(jnp.where(mask, jnp.abs(samples), 0.0), axis=1, keepdims=True, initial=0.0)
             samples = samples / jnp.where(largest > 0, largest, 1.0)
-        first = {"hop_centred": (hop - window) // 2, "hop_end": hop - window}.get(self.framing, -(window // 2))
         emphasised = pre_emphasised(samples, self.preemphasis)
-        signal = extended(emphasised, lengths, first=first, after=window + hop, edges=self.edges)
+        signal = extended(emphasised, lengths, first=self._first, after=window + hop, edges=self.edges)
         frames = windows(signal, num_frames, window=window, hop=hop, size=self.fft_length)
         bank = mel_bank(
             self.num_mels,

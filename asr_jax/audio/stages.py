@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,9 @@ class Stage:
     Padding frames are not read; the front-end replaces their values after the last stage.
     """
 
+    reads_all: ClassVar[bool] = False
+    """Whether each output frame depends on all frames of the utterance, so that streams cannot have this stage."""
+
     def num_features(self, before: int) -> int:
         """Returns the number of values per output frame for `before` values per input frame."""
         return before
@@ -44,6 +47,14 @@ class Stage:
 
     def output_length(self, num_frames: Any) -> Any:
         """Returns the number of output frames for `num_frames` input frames; accepts ints and arrays."""
+        return num_frames
+
+    def num_settled(self, num_frames: int) -> int:
+        """Returns the number of output frames that are known if the first `num_frames` input frames are."""
+        return num_frames
+
+    def run_up(self, num_frames: int) -> int:
+        """Returns the number of first output frames that depend on the first `num_frames` input frames."""
         return num_frames
 
     def misfits(self, num_features: int) -> Iterator[str]:
@@ -63,6 +74,8 @@ class Stage:
 @settings
 class Normalise(Stage):
     """Normalises each utterance to mean 0 and standard deviation 1 over its valid frames."""
+
+    reads_all: ClassVar[bool] = True
 
     over: Literal["bins", "all"] = "bins"
     """Scope of the statistics. bins: each bin has its own; all: one mean and deviation of all values."""
@@ -173,6 +186,8 @@ class LimitRange(Stage):
     Values more than 8 below the maximum are raised to it minus 8.
     """
 
+    reads_all: ClassVar[bool] = True
+
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Frames:
         mask = length_mask(frames.lengths, frames.values.shape[1])[..., None]
         greatest = jnp.max(jnp.where(mask, frames.values, -jnp.inf), axis=(1, 2), keepdims=True, initial=-jnp.inf)
@@ -209,12 +224,22 @@ class Stack(Stage):
             return whole * (whole > 0)
         return -(-num_frames // self.every)
 
+    @property
+    def _num_before(self) -> int:
+        """Number of copies of the first frame before it."""
+        return (self.num - 1) // 2 if self.ends == "copies" else 0
+
+    def num_settled(self, num_frames: int) -> int:
+        return max((num_frames + self._num_before - self.num) // self.every + 1, 0)
+
+    def run_up(self, num_frames: int) -> int:
+        return -(-(num_frames + self._num_before) // self.every)
+
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Frames:
         values, lengths = frames.values, frames.lengths
         num_frames = values.shape[1]
         num_after = self.output_length(num_frames)
-        before = (self.num - 1) // 2 if self.ends == "copies" else 0
-        place = self.every * numbers(0, num_after)[:, None] + np.arange(self.num)[None] - before
+        place = self.every * numbers(0, num_after)[:, None] + np.arange(self.num)[None] - self._num_before
         inside = jnp.clip(place[None], 0, jnp.maximum(lengths, 1)[:, None, None] - 1)
         joined = jnp.take_along_axis(values, inside.reshape(values.shape[0], num_after * self.num, 1), axis=1)
         if self.ends == "zeros":

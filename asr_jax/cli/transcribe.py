@@ -5,6 +5,9 @@ data folder of any format that training supports, or `-` for standard input: aud
 audio file, otherwise one path per line. Without --out, results are printed in the order of the inputs: path, tab, text.
 Rejected recordings are reported with their reasons, and the exit code is 1. With a folder as --out, an interrupted
 command can be repeated and continues with the rest.
+
+With --stream, one INPUT is recognised while it arrives: - for raw 16-bit mono samples or a WAV file on standard input,
+a named pipe, or an audio file. Utterances end at pauses, and each is a line. A terminal shows the line so far.
 """
 
 import itertools
@@ -32,10 +35,12 @@ from asr_jax.cli.recognition_options import (
     uncalibrated,
 )
 from asr_jax.cli.results import some
+from asr_jax.cli.transcribe_stream import StreamOptions, transcribe_stream
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, remove_empty
 from asr_jax.core.jobs import finish, is_finished, path_of
 from asr_jax.core.names import counted, one_line
+from asr_jax.core.options import given_flags
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, Share, between, command_options
 from asr_jax.data.manifests.audio_inputs import formats, listed, read_stdin, with_durations
@@ -53,7 +58,7 @@ from asr_jax.transcripts.transcript import Transcript
 
 
 @command_options
-class TranscribeOptions(JobOptions, BatchOptions, RecognitionOptions):
+class TranscribeOptions(StreamOptions, JobOptions, BatchOptions, RecognitionOptions):
     """Options of `asr_jax.transcribe`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -103,6 +108,9 @@ def main(arguments: Sequence[str]) -> None:
         TranscribeOptions, arguments, prog="python -m asr_jax.transcribe", about=(__doc__ or "") + ABOUT_DECODING
     )
     check(options)
+    if options.stream:
+        _transcribe_stream(options, flags)
+        return
     for flag, out in (("--out", options.out), ("--to-manifest", options.to_manifest)):
         check_no_input(flag, out, options.inputs)
     with _kept(options) as folder:
@@ -127,6 +135,15 @@ def main(arguments: Sequence[str]) -> None:
             finish(whole, job, digest=digest, inputs=inputs, files=files, recordings=len(own), rejected=rejected)
     if failed and not job:
         raise failed
+
+
+def _transcribe_stream(options: TranscribeOptions, flags: Sequence[str]) -> None:
+    """Transcribes the input while it arrives."""
+    trained = load(options.run, options)
+    head = options.head or trained.model.recognising
+    decoder = trained.decoder(decoding_in(trained.experiment.model, head, flags), head=head)
+    [given] = options.inputs
+    transcribe_stream(trained, decoder, given, options, as_json=options.form == "json")
 
 
 def _work(
@@ -204,6 +221,19 @@ def check(options: TranscribeOptions) -> None:
     Raises:
         UserError: If options cannot be combined, or the manifest exists.
     """
+    if options.stream:
+        names = ("out", "to_manifest", "job", "overlap_seconds", "batch_seconds", "batch_size", "max_duration")
+        others = given_flags(options, *names) + ["--window-seconds"] * (options.window_seconds > 0)
+        others += ["--state-resets"] * any(options.state_resets)
+        if others:
+            raise UserError(f"--stream with {others[0]}, which streams do not have: leave one of them out")
+        if len(options.inputs) != 1 or options.form not in ("text", "json"):
+            raise UserError(
+                f"--stream with {counted(len(options.inputs), 'input')} and format {options.form}: expected one audio "
+                "file, or - for standard input, and format text or json"
+            )
+    elif options.rate_hz:
+        raise UserError("--rate-hz without --stream: expected --stream, since files have their sample rates in headers")
     if options.json and options.format not in (None, "json"):
         raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
     if options.form_of_out not in (None, "text", options.form):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -48,6 +49,15 @@ def pick(tree: Tree, chosen: Callable[[str], bool]) -> dict[str, Any]:
 def join(*parts: Tree) -> dict[str, Any]:
     """Merges nested dicts that have no path in common."""
     return unflatten({path: leaf for part in parts for path, leaf in flatten(part).items()})
+
+
+def where_rows(chosen: AnyArray, new: Tree, old: Tree) -> Tree:
+    """Returns a tree of arrays with the chosen rows of `new` and the other rows of `old`.
+
+    Args:
+        chosen: Whether each row is chosen, `[B]`. The first axis of each array has the rows.
+    """
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
 
 
 def digest_of(tree: Tree) -> str:

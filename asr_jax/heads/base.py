@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import OUTPUT, Batch, Encoded, no_such_tap
+from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import NonNegativeFloat, ShareBelow1, settings
 from asr_jax.core.sums import Sum, Sums
@@ -67,17 +68,31 @@ class Head(nn.Module):
         """Returns values that change with the number of updates applied before, such as a temperature."""
         return {}
 
+    def initial_state(self, num_rows: int, decoding: Decoding) -> Tree:
+        """Returns the state of the search of streams before their first frames.
+
+        The first axis of each array has the streams.
+
+        Raises:
+            UserError: If the head cannot search streams.
+        """
+        raise UserError(
+            f"{type(self).__name__.removesuffix('Head')} cannot recognise a stream, because it reads whole recordings: "
+            "expected a CTC or a transducer head (docs/streaming.md)"
+        )
+
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Searches the token sequences of each row. The head's parameters are bound, and all shapes are static.
 
         Args:
             encoded: Output and taps of the encoder.
             decoding: Settings of the search, of the class that the head's settings use.
-            state: State that the call for the previous frames returned; None at the beginning of an utterance.
+            state: For windows of streams: `initial_state`, or the state that the call for the window before returned.
+                None: rows are whole recordings.
 
         Returns:
-            The result, and the state for the next frames, which is None if the search has no state. The result is
-            `TimedTokens`, or the input of the decoding's host stage.
+            The result, and the state for the next window. The result is `TimedTokens`, or the input of the decoding's
+            host stage; for streams, the input of the decoding's `StreamSearch`.
         """
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from asr_jax.losses.ctc import ctc_loss
 from asr_jax.nn.stochastic import Dropout
 from asr_jax.search.base import Decoding
 from asr_jax.search.ctc import CTCDecoding
-from asr_jax.search.ctc_greedy import greedy_search
+from asr_jax.search.ctc_greedy import BestLabels, greedy_search
 
 CONSISTENCY_WARMUP = 2000
 """Number of updates over which the factor `CTC.consistency` rises linearly from 0, as in icefall."""
@@ -112,13 +112,20 @@ class CTCHead(RecognisingHead):
     def terms(self) -> tuple[str, ...]:
         return ("loss", "consistency") if self.settings.consistency else ("loss",)
 
+    def initial_state(self, num_rows: int, decoding: Decoding) -> Tree:
+        """Returns an empty state: the part of the search on the device looks at each frame alone."""
+        return ()
+
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
-        """Returns token sequences for greedy search, or log-probabilities `[B T V]` for the stage of beam search."""
+        """Returns token sequences for greedy search, or log-probabilities `[B T V]` for the stage of beam search.
+
+        For greedy search of streams, the result is the most likely label of each frame.
+        """
         assert isinstance(decoding, CTCDecoding), decoding
         frames = self.emit(encoded)
-        if decoding.kind == "greedy":
+        if decoding.kind == "greedy" and state is None:
             return greedy_search(frames.values, frames.lengths, blank_id=self.blank_id), None
-        return frames, None
+        return frames if decoding.kind == "beam" else BestLabels.of(frames.values), state
 
     def emit(self, encoded: Encoded) -> Frames:
         """Returns log-probabilities `[B T V]`, float32, with their lengths."""

@@ -44,7 +44,7 @@ from asr_jax.search.base import Decoding
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import LogitScaling
 from asr_jax.search.transducer_beam_state import TransducerFrames
-from asr_jax.search.transducer_greedy import Decision, greedy_transducer_search
+from asr_jax.search.transducer_greedy import Carried, Decision, greedy_transducer_search
 
 
 @settings
@@ -392,6 +392,11 @@ class TransducerHead(RecognisingHead):
         hidden = nn.relu(hidden) if self.settings.activation == "relu" else jnp.tanh(hidden)
         return jnp.matmul(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32) + bias[0]
 
+    def initial_state(self, num_rows: int, decoding: Decoding) -> Tree:
+        """Returns the state of greedy search; an empty one for beam search, whose stage on the host has the state."""
+        assert isinstance(decoding, TransducerDecoding), decoding
+        return () if decoding.kind == "beam" else Carried(self.begin(num_rows), jnp.zeros(num_rows, jnp.int32))
+
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Returns the token sequences of a greedy search, or `TransducerFrames` for the stage of beam search."""
         assert isinstance(decoding, TransducerDecoding), decoding
@@ -403,7 +408,7 @@ class TransducerHead(RecognisingHead):
         if decoding.kind == "beam":
             used = ("prediction/", "of_labels/", "output/")
             variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
-            return TransducerFrames(projected, frames.lengths, variables, head), None
+            return TransducerFrames(projected, frames.lengths, variables, head), state
         scaled = LogitScaling(decoding.temperature, decoding.blank_penalty, self.blank_id)
         jumps_of = jnp.asarray(durations or (0,))
 
@@ -425,7 +430,7 @@ class TransducerHead(RecognisingHead):
         def advance(before: Any, labels: Int[Array, " B"]) -> Any:
             return head.apply(variables, before, labels, method="advance")
 
-        found = greedy_transducer_search(
+        found, after = greedy_transducer_search(
             frames.lengths,
             projected.shape[1],
             decide=decide,
@@ -433,5 +438,6 @@ class TransducerHead(RecognisingHead):
             advance=advance,
             blank_id=self.blank_id,
             max_symbols=decoding.max_symbols,
+            carried=state,
         )
-        return found, None
+        return found, None if state is None else after

@@ -21,7 +21,7 @@ from asr_jax.core.batch import OUTPUT, Batch, Encoded, Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.precision import Precision, compute_dtype
-from asr_jax.core.pytrees import Tree
+from asr_jax.core.pytrees import Tree, where_rows
 from asr_jax.core.random_streams import utterances_of_rows
 from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.shapes import DimSize
@@ -156,6 +156,52 @@ class Recogniser(nn.Module):
             Result of `Head.search`.
         """
         return self.heads[head].search(self.with_emitted(encoded, head=head), decoding)[0]
+
+    def initial_state(self, num_rows: int, *, head: str, decoding: Decoding) -> Tree:
+        """Returns the state of `num_rows` streams before their first window.
+
+        Raises:
+            UserError: If the encoder or the head cannot recognise streams.
+        """
+        if self.heads[head].tap != OUTPUT or self.heads[head].reads:
+            raise UserError(
+                f"the head {head} cannot recognise a stream, because it reads a tap or another head: expected a head "
+                "that reads the output of the encoder"
+            )
+        return {
+            "encoder": self.encoder.initial_state(num_rows),
+            "search": self.heads[head].initial_state(num_rows, decoding),
+        }
+
+    def stream(
+        self,
+        state: Tree,
+        frames: Frames,
+        *,
+        begins: Bool[Array, " B"],
+        begins_text: Bool[Array, " B"],
+        head: str,
+        decoding: Decoding,
+    ) -> tuple[Tree, Any, Int[Array, " B"]]:
+        """Encodes and searches the next window of each stream.
+
+        Args:
+            state: `initial_state`, or the state after the window before.
+            frames: Window of each stream, as for `Encoder.stream`. The state of a row of length 0 does not change.
+            begins: Whether a stream begins in the row with this window.
+            begins_text: Whether an utterance begins with this window.
+
+        Returns:
+            The state, the result of `Head.search`, and the number of its frames in each row.
+        """
+        first = self.initial_state(len(begins), head=head, decoding=decoding)
+        encoder = where_rows(begins, first["encoder"], state["encoder"])
+        search = where_rows(begins_text, first["search"], state["search"])
+        after, outputs = self.encoder.stream(encoder, frames)
+        found, after_search = self.heads[head].search(Encoded(outputs), decoding, search)
+        after = {"encoder": after, "search": after_search}
+        state = where_rows(frames.lengths > 0, after, {"encoder": encoder, "search": search})
+        return state, found, outputs.lengths
 
     def emit(self, batch: Batch, *, head: str = "") -> dict[str, Any]:
         """Returns the frame-wise outputs (`Head.emit`) of one head or of all, as a dict of heads."""

@@ -12,9 +12,15 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, zero_padding
 from asr_jax.core.settings import PositiveInt, settings
-from asr_jax.models.encoder import Encoder, EncoderOfMels
-from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings
+from asr_jax.models.encoder import Encoder, EncoderOfMels, StreamWindow
+from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings, LSTMState, state_at
 from asr_jax.nn.schedules import Step
+
+STREAM_OUTPUTS = 4
+"""Number of output frames of a window of a stream. Results do not depend on it: fewer frames cost time for each window,
+and more frames delay results. Four frames of CAIMAN-ASR's models are 240 ms."""
+States = dict[str, LSTMState]
+"""State of the layers before and after frames are stacked, with arrays [B L H]."""
 
 
 @settings
@@ -65,25 +71,50 @@ class LSTMEncoderModule(Encoder):
     settings: LSTMEncoder
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
-        settings, lengths = self.settings, frames.lengths
-        settings.check_frames(frames.values)
-        x = self._layers("before", settings.layers_before, frames.values, lengths, step)
-        x = stacked(zero_padding(x, lengths) if settings.mask_padding else x, settings.stack)
-        lengths = self.output_length(lengths)
-        x = self._layers("after", settings.layers_after, x, lengths, step)
-        return Encoded(Frames(x, lengths))
-
-    def _layers(
-        self, name: str, num_layers: int, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step
-    ) -> Float[Array, "B T E"]:
-        settings = self.settings
-        module = LSTM(settings.dim, num_layers, settings, self.dtype, name=name)
-        return module(x, lengths, step=step, passed_after=lengths)[0]
+        return Encoded(self._encoded(frames, None, step)[1])
 
     def output_length(self, num_frames: Any) -> Any:
         return -(-num_frames // self.settings.stack)
+
+    @property
+    def stream_window(self) -> StreamWindow:
+        size = STREAM_OUTPUTS * self.settings.stack
+        return StreamWindow(size=size, shift=size, outputs=STREAM_OUTPUTS)
+
+    def initial_state(self, num_rows: int) -> States:
+        settings = self.settings
+
+        def zeros(num_layers: int) -> LSTMState:
+            values = jnp.zeros((num_rows, num_layers, settings.dim), self.dtype)
+            return LSTMState(values, values)
+
+        return {"before": zeros(settings.layers_before), "after": zeros(settings.layers_after)}
+
+    def stream(self, state: States, frames: Frames) -> tuple[States, Frames]:
+        return self._encoded(frames, state, None)
+
+    @nn.compact
+    def _encoded(self, frames: Frames, state: States | None, step: Step) -> tuple[States, Frames]:
+        """Returns the state after the frames, which is empty without a state before them, and the output frames."""
+        settings, lengths = self.settings, frames.lengths
+        settings.check_frames(frames.values)
+        after: States = {}
+
+        def layers(name: str, num_layers: int, x: Float[Array, "B T D"], lengths: Int[Array, " B"]) -> Array:
+            module = LSTM(settings.dim, num_layers, settings, self.dtype, name=name)
+            before = None if state is None else LSTMState(*(values.swapaxes(0, 1) for values in state[name]))
+            x, states = module(x, lengths, before, step=step, passed_after=lengths)
+            if before is not None and states is not None:
+                is_new, last = lengths[None, :, None] > 0, state_at(states, lengths)
+                pairs = zip(last, before, strict=True)
+                after[name] = LSTMState(*(jnp.where(is_new, new, old).swapaxes(0, 1) for new, old in pairs))
+            return x
+
+        x = layers("before", settings.layers_before, frames.values, lengths)
+        x = stacked(zero_padding(x, lengths) if settings.mask_padding else x, settings.stack)
+        lengths = self.output_length(lengths)
+        return after, Frames(layers("after", settings.layers_after, x, lengths), lengths)
 
 
 def stacked(x: Float[Array, "B T D"], num: int) -> Float[Array, "B S E"]:

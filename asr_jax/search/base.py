@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from jaxtyping import Bool, Int
+
+from asr_jax.core.errors import UserError
 from asr_jax.core.settings import PositiveInt, settings
-from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -32,6 +36,50 @@ class Decoding:
             UserError: If a language model or a lexicon cannot be read or does not fit the vocabulary.
         """
         return None
+
+    def streams(self, stage: "HostStage | None", *, num_rows: int, blank_id: int) -> "StreamSearch":
+        """Returns the search of streams, to which the outputs of `Head.search` are given.
+
+        Args:
+            stage: Result of `host_stage`.
+            num_rows: Number of streams.
+
+        Raises:
+            UserError: If the search cannot continue over windows of a stream.
+        """
+        raise UserError(
+            f"the search {self} cannot recognise a stream, because it reads whole recordings: expected a CTC or a "
+            "transducer head"
+        )
+
+
+class StreamSearch:
+    """Search of several streams over windows of frames, as a stage on the host.
+
+    Each row has a stream, whose utterances follow each other. Frame numbers are those of the utterance.
+    """
+
+    def take(self, found: Any, lengths: Int[np.ndarray, " B"], begins: Bool[np.ndarray, " B"]) -> None:
+        """Searches the next window of each row.
+
+        Args:
+            found: Output of `Head.search` for the window.
+            lengths: Number of frames of each row. 0: the row has no window.
+            begins: Whether a row begins an utterance with this window.
+        """
+        raise NotImplementedError
+
+    def hypotheses(self, row: int) -> list[TokenSequence]:
+        """Returns the n-best list of the utterance of a row so far, best first, with one sequence at least."""
+        raise NotImplementedError
+
+    def final(self, row: int) -> list[TokenSequence]:
+        """Returns the n-best list of an utterance that has ended."""
+        return self.hypotheses(row)
+
+    def num_settled(self, row: int) -> int:
+        """Returns the number of first tokens of the best hypothesis that no further window changes."""
+        raise NotImplementedError
 
 
 @settings

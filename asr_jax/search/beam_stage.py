@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.paths import digest_of
 from asr_jax.core.settings import settings
-from asr_jax.core.timed_tokens import TimedTokens
-from asr_jax.search.base import GreedyOrBeam, HostStage
+from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
+from asr_jax.search.base import GreedyOrBeam, HostStage, StreamSearch
 from asr_jax.search.hypotheses import Hypothesis
 from asr_jax.search.language_model import model_words
 from asr_jax.search.rerank import Reranking
@@ -85,6 +86,8 @@ class BeamStage(HostStage):
 
     search: Callable[[Any], list[list[Hypothesis]]]
     """The search, for outputs of `Head.search`, which have `values` and `lengths`."""
+    search_streams: Callable[[int], "BeamStreams"]
+    """Returns the same search for a number of streams."""
 
     def __init__(self, settings: BeamDecoding, tokenizer: Tokenizer, *, num_shares: int = 1) -> None:
         """Reads and checks the files of fusion and re-ranking.
@@ -148,12 +151,61 @@ class BeamStage(HostStage):
         lists = [self._rerank(hypotheses) if self._rerank else hypotheses for hypotheses in found]
         return TimedTokens.of([[hypothesis.sequence for hypothesis in hypotheses] for hypotheses in lists])
 
+    def streams(self, num_rows: int) -> "BeamStreams":
+        """Returns the search of streams. Their final lists are re-ranked.
+
+        Raises:
+            UserError: If the search cannot continue over windows of a stream.
+        """
+        found = self.search_streams(num_rows)
+        found.rerank = self._rerank
+        return found
+
     def _searched(self, given: Any, rows: Sequence[int]) -> list[list[Hypothesis]]:
         """Returns the n-best lists of some rows."""
         values, lengths, places = self.share(given.values, np.asarray(given.lengths), rows)
         with self._one_at_a_time:
             found = self.search(given.replace(values=values, lengths=jnp.asarray(lengths)))
         return [found[place] for place in places]
+
+
+class BeamStreams(StreamSearch):
+    """Base class of beam searches of streams."""
+
+    rerank: Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]] | None = None
+    """Re-ranks final lists. None: they are not re-ranked."""
+
+    def n_best(self, row: int) -> list[Hypothesis]:
+        """Returns the n-best list of the utterance of a row so far, best first."""
+        raise NotImplementedError
+
+    def hypotheses(self, row: int) -> list[TokenSequence]:
+        return [hypothesis.sequence for hypothesis in self.n_best(row)]
+
+    def final(self, row: int) -> list[TokenSequence]:
+        found = self.n_best(row)
+        return [hypothesis.sequence for hypothesis in (self.rerank(found) if self.rerank else found)]
+
+
+def check_streams(search: Any) -> None:
+    """Checks that a search can continue over windows of a stream.
+
+    Args:
+        search: Search with `scores_on_host`.
+
+    Raises:
+        UserError: If a language model is fused, whose scores the host looks up between the steps.
+    """
+    if search.scores_on_host:
+        raise UserError(
+            "fusion.kenlm is set, which the beam search of streams does not support: leave it out, or use "
+            "reranking.kenlm, which re-ranks the n-best list of each utterance"
+        )
+
+
+def num_common(sequences: Sequence[Sequence[Any]]) -> int:
+    """Returns the number of first elements that all sequences share; 0 if there is no sequence."""
+    return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, zip(*sequences, strict=False)))
 
 
 def check_letters(spelling: Spelling) -> None:

@@ -51,40 +51,61 @@ class CTCBeamSearch:
         """
         if scores and scores.settings.unit == "labels":
             raise ValueError("unit='labels': expected a language model of words")
-        self._spelling, self._search, self._scores = spelling, search, scores
-        self._tables = word_tables(spelling, scores) if scores else None
+        self.spelling, self._search, self._scores = spelling, search, scores
+        self.tables = word_tables(spelling, scores) if scores else None
         self._states = WordStates(spelling, scores) if scores and scores.model else None
         border = -1 if spelling.border is None else spelling.border
-        self._fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": spelling.blank_id}
+        self.fixed: dict[str, Any] = {"search": search, "border": border, "blank_id": spelling.blank_id}
 
     def __call__(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> list[list[Hypothesis]]:
         """Returns the n-best list of each row, best first. Scores are in float32."""
+        frames = self.frames(log_probs, lengths)
+        if self._states is None:
+            beams, found = _search(frames, self.tables, **self.fixed)
+        else:
+            beams, found = self._search_with_host(frames, self._states)
+        endings, scores, paths, logps = jax.device_get(_ended(frames, beams, found, blank_id=self.spelling.blank_id))
+        best, skipped = (np.asarray(each, np.float64) for each in (found.best, frames.skipped))
+        totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
+        rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
+        return [self.finished(*row) for row in rows]
+
+    def frames(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> SearchedFrames:
+        """Returns the frames and labels that are considered."""
         # Arrays on other devices would be compiled for again.
         log_probs, num = jax.device_put((log_probs, lengths), local_devices()[0])
         log_probs = log_probs.astype(jnp.float32)
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
-        blank_id, are_all = self._spelling.blank_id, bool(self._scores and self._scores.lexicon)
-        frames = frames_of(log_probs, num, search=self._search, blank_id=blank_id, are_all_looked_at=are_all)
-        if self._states is None:
-            beams, found = _search(frames, self._tables, **self._fixed)
-        else:
-            beams, found = self._search_with_host(frames, self._states)
-        endings, scores, paths, logps = jax.device_get(_ended(frames, beams, found, blank_id=blank_id))
-        best, skipped = (np.asarray(each, np.float64) for each in (found.best, frames.skipped))
-        totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
-        rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
-        return [finish(_endings(*row), self._spelling, search=self._search, scores=self._scores) for row in rows]
+        blank_id, are_all = self.spelling.blank_id, bool(self._scores and self._scores.lexicon)
+        return frames_of(log_probs, num, search=self._search, blank_id=blank_id, are_all_looked_at=are_all)
+
+    def finished(
+        self,
+        totals: Float[np.ndarray, " E"],
+        scores: Float[np.ndarray, " E"],
+        paths: Int[np.ndarray, "E T"],
+        logps: Float[np.ndarray, "E T"],
+        length: int,
+    ) -> list[Hypothesis]:
+        """Returns the n-best list of one row, of the results of `_ended`."""
+        endings = _endings(totals, scores, paths, logps, length)
+        return finish(endings, self.spelling, search=self._search, scores=self._scores)
+
+    @property
+    def scores_on_host(self) -> bool:
+        """Whether the host looks up scores between the frames."""
+        return self._states is not None
 
     def _search_with_host(self, frames: SearchedFrames, states: WordStates) -> tuple[PrefixBeam, BackPointers]:
         """Searches with the language model on the host."""
         states.begin(len(frames.num), self._search.beam_width)
         # Arrays that follow are committed to this device. If the first ones were not, they would compile a program.
-        beams, found = jax.device_put(_begin(frames, **self._fixed), local_devices()[0])
-        may_begin = np.asarray(_may_word_begin(frames, self._tables))
+        beams, found = jax.device_put(_begin(frames, **self.fixed), local_devices()[0])
+        may_begin = np.asarray(_may_word_begin(frames, self.tables))
         for i in range(int(frames.num.max()) + 1):
             closing = states.closing(may_begin[:, i])
-            beams, found, moves = _advance(i, beams, found, frames, self._tables, closing, **self._fixed)
+            beams, found, moves = _advance(i, beams, found, frames, self.tables, closing, **self.fixed)
             states.follow(np.asarray(moves.source), np.asarray(moves.token))
         return beams, found
 

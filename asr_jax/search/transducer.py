@@ -1,9 +1,14 @@
 """Searches of a transducer: greedy search on the device, and beam search as a stage on the host."""
 
+import functools
+
 from asr_jax.core.errors import UserError
 from asr_jax.core.settings import Finite, PositiveFloat, PositiveInt, settings
+from asr_jax.search.base import HostStage, StreamSearch
 from asr_jax.search.beam_stage import BeamDecoding, BeamStage
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
+from asr_jax.search.transducer_beam_streams import TransducerBeamStreams
+from asr_jax.search.transducer_greedy import GreedyTransducerStreams
 from asr_jax.text.tokenizers import Tokenizer
 
 
@@ -39,6 +44,12 @@ class TransducerDecoding(BeamDecoding):
     def host_stage(self, tokenizer: Tokenizer, *, num_shares: int = 1) -> "TransducerBeamStage | None":
         return TransducerBeamStage(self, tokenizer, num_shares=num_shares) if self.kind == "beam" else None
 
+    def streams(self, stage: HostStage | None, *, num_rows: int, blank_id: int) -> StreamSearch:
+        if stage is None:
+            return GreedyTransducerStreams(num_rows)
+        assert isinstance(stage, TransducerBeamStage), stage
+        return stage.streams(num_rows)
+
 
 class TransducerBeamStage(BeamStage):
     """Beam search over projected frames, with language model, hot words, lexicon and re-ranking."""
@@ -58,7 +69,7 @@ class TransducerBeamStage(BeamStage):
                 "the vocabulary has word boundaries that depend on two labels, which beam search does not support with "
                 "search.same texts: use labels"
             )
-        self.search = TransducerBeamSearch(
+        search = TransducerBeamSearch(
             self.spelling,
             search=settings.search,
             max_symbols=settings.max_symbols,
@@ -66,3 +77,5 @@ class TransducerBeamStage(BeamStage):
             blank_penalty=settings.blank_penalty,
             scores=self.scores,
         )
+        self.search = search
+        self.search_streams = functools.partial(TransducerBeamStreams, search)

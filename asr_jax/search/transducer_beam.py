@@ -99,7 +99,7 @@ class BeamProgram:
 
     def begin(self, frames: TransducerFrames) -> State:
         """Returns the state before the first step."""
-        return self._proposed(*begin(frames, self.num_slots), frames)
+        return self.proposed(*begin(frames, self.num_slots), frames)
 
     def step(
         self, state: State, frames: TransducerFrames, texts: Texts, tables: WordTables | None, given: Array | None
@@ -130,9 +130,10 @@ class BeamProgram:
             return extend(beam, proposal, length, words, texts, limits=limits)
 
         beam, moves = jax.vmap(of_row)(beam, proposal, frames.lengths, given)
-        return self._proposed(beam, nodes, frames), moves
+        return self.proposed(beam, nodes, frames), moves
 
-    def _proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> State:
+    def proposed(self, beam: FrameBeam, nodes: Nodes, frames: TransducerFrames) -> State:
+        """Returns the state with the candidates of the next step."""
         if self.max_symbols == 1:
             slots = jnp.tile(jnp.arange(self.num_slots)[None], (len(frames.lengths), 1))
         else:
@@ -174,14 +175,14 @@ class TransducerBeamSearch:
             scores: Language model, hot words and lexicon. None: no fusion.
         """
         self._spelling, self._search, self._scores = spelling, search, scores
-        self._texts = texts_of(spelling, search.same)
+        self.texts = texts_of(spelling, search.same)
         are_words = scores is not None and scores.settings.unit == "words"
-        self._tables = word_tables(spelling, scores) if scores and are_words else None
+        self.tables = word_tables(spelling, scores) if scores and are_words else None
         self._states: WordStates | LabelStates | None = None
         if scores and scores.model:
             self._states = (WordStates if are_words else LabelStates)(spelling, scores)
         most = max(search.beam_width, FUSION_LABELS) if scores else search.beam_width
-        self._program = BeamProgram(
+        self.program = BeamProgram(
             search,
             max_symbols,
             LogitScaling(temperature, blank_penalty, spelling.blank_id),
@@ -196,37 +197,51 @@ class TransducerBeamSearch:
         if frames.values.shape[1] == 0:
             frames = frames.replace(values=jnp.zeros((len(frames.lengths), 1, frames.values.shape[2])))
         if self._states is None:
-            beam, nodes = _search(frames, self._texts, self._tables, program=self._program)
+            beam, nodes = _search(frames, self.texts, self.tables, program=self.program)
         else:
             beam, nodes = self._search_with_host(frames, self._states)
         paths, start = Paths.of(beam, nodes), frames.networks.start_labels
-        return [self._finished(row, paths, start) for row in range(len(frames.lengths))]
+        found = []
+        for row, log_probs in enumerate(paths.log_prob):
+            slots = np.flatnonzero(np.isfinite(log_probs)).tolist()
+            labels = [paths.labels(row, slot) for slot in slots]
+            found.append(self.finished(log_probs[slots].tolist(), labels, start))
+        return found
+
+    @property
+    def scores_on_host(self) -> bool:
+        """Whether the host looks up scores between the steps."""
+        return self._states is not None
 
     def _search_with_host(self, frames: TransducerFrames, states: WordStates | LabelStates) -> tuple[FrameBeam, Nodes]:
         """Searches with the language model on the host."""
-        states.begin(len(frames.lengths), self._program.num_slots)
-        state, is_going = jax.device_put(_begin(frames, program=self._program), local_devices()[0])
+        states.begin(len(frames.lengths), self.program.num_slots)
+        state, is_going = jax.device_put(_begin(frames, program=self.program), local_devices()[0])
         while is_going:
             if isinstance(states, WordStates):
                 given = states.closing(np.ones(len(frames.lengths), bool))
             else:
                 given = states.gains(np.asarray(state[2].slots), np.asarray(state[2].tokens))
             state, is_going, moves = _step(
-                state, frames, self._texts, self._tables, jnp.asarray(given), program=self._program
+                state, frames, self.texts, self.tables, jnp.asarray(given), program=self.program
             )
             states.follow(np.asarray(moves.source), np.asarray(moves.token))
         return state[0], state[1]
 
-    def _finished(self, row: int, every: Paths, start: int) -> list[Hypothesis]:
-        """Returns the n-best list of one row; one empty text with score minus infinity if nothing was found."""
-        slots = np.flatnonzero(np.isfinite(every.log_prob[row])).tolist()
-        paths = [every.labels(row, slot) for slot in slots]
+    def finished(self, log_probs: Sequence[float], paths: Sequence[list[Label]], start: int) -> list[Hypothesis]:
+        """Returns the n-best list of one row; one empty text with score minus infinity if nothing was found.
+
+        Args:
+            log_probs: Log-probability of the alignments of each hypothesis.
+            paths: Labels of each hypothesis.
+            start: Number of labels before the first one.
+        """
         scores, spelling = self._scores, self._spelling
         may_end = [scores is None or scores.may_end(spelling.words([each.token for each in path])[1]) for path in paths]
         found = []
-        for slot, path, is_complete in zip(slots, paths, may_end, strict=True):
+        for log_prob, path, is_complete in zip(log_probs, paths, may_end, strict=True):
             if is_complete or not any(may_end):
-                found.append(self._hypothesis(float(every.log_prob[row, slot]), path, is_complete=is_complete))
+                found.append(self._hypothesis(log_prob, path, is_complete=is_complete))
         if self._search.same == "texts":
             found = _of_different_texts(found)
         if not found:

@@ -162,16 +162,20 @@ class Paths(NamedTuple):
 
     def labels(self, row: int, slot: int) -> list[Label]:
         """Returns the labels of a hypothesis, in order."""
+        return self.labels_and_root(row, slot)[0]
+
+    def labels_and_root(self, row: int, slot: int) -> tuple[list[Label], int]:
+        """Returns the labels of a hypothesis, in order, and the negative number of the node before them."""
         found, node, place = [], int(self.node[row, slot]), (row, slot)
         if (token := int(self.pending[place])) >= 0:
             since, reached = int(self.since[place]), int(self.reached[place])
             found.append(Label(token, since, max(reached, since + 1), float(self.label_log_prob[place])))
         nodes = self.nodes
-        while node != ROOT:
+        while node >= 0:
             of_node = (nodes.token, nodes.start, nodes.end, nodes.log_prob)
             found.append(Label(*(each[row, node].item() for each in of_node)))
             node = int(nodes.before[row, node])
-        return found[::-1]
+        return found[::-1], node
 
 
 class Proposal(Node):

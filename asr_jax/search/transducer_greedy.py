@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.devices import traced_for
-from asr_jax.core.timed_tokens import TimedTokens
+from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
+from asr_jax.search.base import StreamSearch
 
 MOST, AT_ONCE = 8, 64
 """Largest number of frames of a row for which labels are computed at a time, and on CPUs of all rows together."""
@@ -58,6 +60,16 @@ class GreedyState(NamedTuple):
     score: Float[Array, " B"]
 
 
+class Carried(NamedTuple):
+    """State of the search of streams between two windows."""
+
+    prediction: Any
+    """Output and state of the prediction network after the last label, a tree of arrays whose first axis has the
+    rows."""
+    frame: Int[Array, " B"]
+    """Frame of the next window at which the search goes on: above 0 after durations that lead beyond a window."""
+
+
 def greedy_transducer_search(
     lengths: Int[Array, " B"],
     num_frames: int,
@@ -67,7 +79,8 @@ def greedy_transducer_search(
     advance: Callable[[Any, Int[Array, " B"]], Any],
     blank_id: int,
     max_symbols: int,
-) -> TimedTokens:
+    carried: Carried | None = None,
+) -> tuple[TimedTokens, Carried]:
     """Returns one hypothesis per row, with shapes [B 1 U], where U = `num_frames` · `max_symbols`.
 
     The score is the sum of the log-probabilities of all decisions, including those of blanks.
@@ -79,6 +92,11 @@ def greedy_transducer_search(
         start: Prediction before the first label, a tree of arrays whose first axis has the rows.
         advance: Computes the next prediction from the current one and the labels.
         max_symbols: Largest number of labels of one frame.
+        carried: State after the window before. The labels of the window are returned, and they may end after it. None:
+            rows are whole recordings.
+
+    Returns:
+        The hypotheses, and the state after these frames.
     """
     rows, size = len(lengths), num_frames * max_symbols
     # Frames behind the next label are computed in vain. On CPUs, that costs more than further products of many rows.
@@ -94,16 +112,18 @@ def greedy_transducer_search(
         next_one = Next(found, at, *(each[jnp.arange(rows), jnp.minimum(at, block - 1)] for each in decision))
         state = state._replace(score=state.score + jnp.sum(jnp.where(visited, decision.log_probs, 0), axis=1))
         advanced = advance(state.prediction, jnp.where(found, next_one.label, 0))
-        return _after(state, next_one, advanced, lengths, max_symbols)
+        return _after(state, next_one, advanced, lengths if carried is None else None, max_symbols)
 
     zeros, whole = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
     nothing = jnp.full((rows, size), -jnp.inf, jnp.float32)
-    state = GreedyState(zeros, zeros, zeros, start, whole, whole, whole, nothing, jnp.zeros(rows, jnp.float32))
+    prediction, frame = carried or Carried(start, zeros)
+    state = GreedyState(frame, zeros, zeros, prediction, whole, whole, whole, nothing, jnp.zeros(rows, jnp.float32))
     state = lax.while_loop(is_going, step, state)
     found = (state.tokens, state.starts, state.ends, state.log_probs)
     tokens, starts, ends, log_probs = (values[:, None] for values in found)
     lengths_found = jnp.where(jnp.isfinite(state.score), state.num, 0)
-    return TimedTokens(tokens, starts, ends, log_probs, lengths_found[:, None], state.score[:, None])
+    sequences = TimedTokens(tokens, starts, ends, log_probs, lengths_found[:, None], state.score[:, None])
+    return sequences, Carried(state.prediction, state.frame - lengths)
 
 
 def _visited(
@@ -137,13 +157,13 @@ def _visited(
 
 
 def _after(
-    state: GreedyState, next_one: Next, advanced: Any, lengths: Int[Array, " B"], max_symbols: int
+    state: GreedyState, next_one: Next, advanced: Any, lengths: Int[Array, " B"] | None, max_symbols: int
 ) -> GreedyState:
     """Returns the state after the next label of each row, or after a block of blanks.
 
     Args:
         advanced: Prediction after the next labels.
-        lengths: Number of valid frames of each row, with which durations end.
+        lengths: Number of valid frames of each row, with which durations end. None: they may end later.
         max_symbols: Largest number of labels of one frame.
     """
     rows, size = state.tokens.shape
@@ -152,6 +172,7 @@ def _after(
     column = jnp.where(found, state.num, size)  # mode="drop" ignores this index
     jump = jnp.where(found, next_one.jump, 0)
     jump = jnp.where(found & (at_frame >= max_symbols), jnp.maximum(jump, 1), jump)
+    ends = frame + jnp.maximum(next_one.jump, 1)
 
     def written(values: Array, new: Array) -> Array:
         return values.at[jnp.arange(rows), column].set(new.astype(values.dtype), mode="drop")
@@ -165,7 +186,39 @@ def _after(
         ),
         tokens=written(state.tokens, next_one.label),
         starts=written(state.starts, frame),
-        ends=written(state.ends, jnp.minimum(frame + jnp.maximum(next_one.jump, 1), lengths)),
+        ends=written(state.ends, ends if lengths is None else jnp.minimum(ends, lengths)),
         log_probs=written(state.log_probs, next_one.log_prob),
         score=state.score,
     )
+
+
+class GreedyTransducerStreams(StreamSearch):
+    """Greedy search of streams: joins the labels of the windows of an utterance."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._windows: list[list[tuple[int, TokenSequence]]] = [[] for _ in range(num_rows)]
+        self._num_frames = np.zeros(num_rows, np.int64)
+
+    def take(self, found: TimedTokens, lengths: Int[np.ndarray, " B"], begins: Bool[np.ndarray, " B"]) -> None:
+        found = jax.device_get(found)
+        for row in np.flatnonzero(lengths).tolist():
+            if begins[row]:
+                self._windows[row], self._num_frames[row] = [], 0
+            [sequence] = found.sequences(row)
+            self._windows[row].append((int(self._num_frames[row]), sequence))
+            self._num_frames[row] += lengths[row]
+
+    def hypotheses(self, row: int) -> list[TokenSequence]:
+        windows, last = self._windows[row], int(self._num_frames[row])
+        return [
+            TokenSequence(
+                tokens=tuple(token for _, each in windows for token in each.tokens),
+                starts=tuple(first + start for first, each in windows for start in each.starts),
+                ends=tuple(min(first + end, last) for first, each in windows for end in each.ends),
+                log_probs=tuple(value for _, each in windows for value in each.log_probs),
+                score=sum(each.score for _, each in windows),
+            )
+        ]
+
+    def num_settled(self, row: int) -> int:
+        return sum(len(each.tokens) for _, each in self._windows[row])

@@ -6,6 +6,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from asr_jax.core.shapes import DimSize, first_frames
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
 from asr_jax.kernels.swoosh.api import swoosh_r
@@ -76,7 +77,7 @@ class ChunkDepthwiseConv(nn.Module):
         causal = saved(depthwise_conv(extended, causal_kernel, padding=(before, 0))) + per_channel(causal_bias, x)
         of_rows = [chunk is None and not self.ends_at_batch for chunk in self.chunks]
         chunks = [num_frames if chunk is None else chunk for chunk in self.chunks]
-        chunks = [min(chunk, num_frames) for chunk in chunks] if self.ends_at_batch else chunks
+        chunks = [jax.core.min_dim(chunk, num_frames) for chunk in chunks] if self.ends_at_batch else chunks
         chunk = of_context(chunks, context)
         if isinstance(chunk, jax.Array):
             within = conv_within_chunks(x, kernel, chunk, shortest=min(chunks))
@@ -91,7 +92,7 @@ class ChunkDepthwiseConv(nn.Module):
 
 
 def conv_within_equal_chunks(
-    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], chunk: int
+    x: Float[Array, "B T D"], kernel: Float[Array, "K D"], chunk: DimSize
 ) -> Float[Array, "B T D"]:
     """Applies a symmetric depthwise convolution to each chunk by itself.
 
@@ -100,9 +101,10 @@ def conv_within_equal_chunks(
         chunk: Length of a chunk in frames.
     """
     (rows, num_frames, width), side = x.shape, len(kernel) // 2
-    padded = jnp.pad(x, ((0, 0), (0, -num_frames % chunk), (0, 0)))
-    y = depthwise_conv(padded.reshape(-1, chunk, width), kernel, padding=(side, side))
-    return y.reshape(rows, -1, width)[:, :num_frames]
+    num_chunks = -(-num_frames // chunk)
+    padded = jnp.pad(x, ((0, 0), (0, num_chunks * chunk - num_frames), (0, 0)))
+    y = depthwise_conv(padded.reshape(rows * num_chunks, chunk, width), kernel, padding=(side, side))
+    return first_frames(y.reshape(rows, num_chunks * chunk, width), num_frames)
 
 
 def conv_within_chunks(

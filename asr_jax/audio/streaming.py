@@ -1,0 +1,146 @@
+"""Features of signals that arrive in pieces: windows of the frames that the front-end computes for whole signals.
+
+Each window is computed by the front-end itself, from the samples of its frames and a few samples around them. The
+front-end therefore has no state on the device; the samples that later windows need are kept on the host.
+"""
+
+import bisect
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import soxr
+from jaxtyping import Array, Int, Int16, Shaped
+
+from asr_jax.audio.features import FrontEnd
+from asr_jax.audio.mono import as_float, as_int16
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+
+MOST_SAMPLES = 1 << 40
+"""Upper limit of the search for the number of samples of a window."""
+
+
+@dataclass(frozen=True)
+class FeatureWindows:
+    """Windows of frames. Window n begins at frame n · `shift`.
+
+    Raises:
+        UserError: If frames of the front-end depend on the whole signal.
+    """
+
+    front_end: FrontEnd
+    size: int
+    """Number of frames of a window."""
+    shift: int
+    """Distance in frames between the beginnings of two windows."""
+
+    def __post_init__(self) -> None:
+        if setting := self.front_end.reads_all:
+            raise UserError(
+                f"the front-end has {setting}, which reads a recording as a whole before its first frame is known, so "
+                "the model cannot recognise a stream: train with NormaliseByDataSet, the statistics of the training "
+                "data (python -m asr_jax.feature_statistics), in its place"
+            )
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Number of samples that a window is computed from."""
+        needed = self.front_end.run_up + self.size
+        return bisect.bisect_left(range(MOST_SAMPLES), needed, key=self.front_end.num_settled)
+
+    def __call__(self, samples: Shaped[Array, "B S"], lengths: Int[Array, " B"], skipped: Int[Array, " B"]) -> Frames:
+        """Computes one window of each row.
+
+        Args:
+            samples: int16 or float samples of full scale 32768, S = `num_samples`, from `SampleBuffer.take`.
+            lengths: Number of valid samples of each row. 0: the row has no window.
+            skipped: Number of frames of each row before the window.
+
+        Returns:
+            Frames `[B, size, num_features]`, with the front-end's padding.
+        """
+        frames = self.front_end(samples, lengths)
+        cut = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, self.size))
+        return Frames(cut(frames.values, skipped), jnp.clip(frames.lengths - skipped, 0, self.size))
+
+
+class StreamResampler:
+    """Resamples a stream by soxr (HQ), as files are resampled. The pieces do not change the result."""
+
+    def __init__(self, from_hz: int, to_hz: int) -> None:
+        self._stream = None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
+
+    def __call__(self, samples: Int16[np.ndarray, " S"], *, is_last: bool = False) -> Int16[np.ndarray, " N"]:
+        """Returns the samples at the new rate that are known after the given ones.
+
+        Args:
+            samples: The next samples.
+            is_last: Whether the stream ends with them.
+        """
+        if self._stream is None:
+            return samples
+        return as_int16(self._stream.resample_chunk(as_float(samples), last=is_last))
+
+
+class SamplesOfWindow(NamedTuple):
+    """Samples of one window of a stream."""
+
+    samples: Int16[np.ndarray, " S"]
+    """S = `FeatureWindows.num_samples`, with zeros at the end."""
+    length: int
+    """Number of valid samples."""
+    skipped: int
+    """Number of frames before the window."""
+
+
+class SampleBuffer:
+    """Samples of one stream, from the first one that the next window needs."""
+
+    def __init__(self, windows: FeatureWindows) -> None:
+        self._windows, self._front_end = windows, windows.front_end
+        self._samples = np.zeros(0, np.int16)
+        self._frame = 0
+        self.has_ended = False
+        """Whether no samples follow."""
+        self._is_over = False
+
+    def add(self, samples: Int16[np.ndarray, " S"]) -> None:
+        """Adds the next samples, in any number."""
+        assert not self.has_ended, "the stream has ended"
+        self._samples = np.concatenate([self._samples, samples])
+
+    def end(self) -> None:
+        """Ends the stream: no samples follow."""
+        self.has_ended = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next window is known: enough samples were added, or the stream has ended."""
+        needed = self._skipped + self._windows.size
+        if self._is_over or self._front_end.num_settled(len(self._samples)) >= needed:
+            return not self._is_over
+        return self.has_ended and self._front_end.output_length(len(self._samples)) > self._skipped
+
+    def take(self) -> SamplesOfWindow:
+        """Returns the samples of the next window, and removes those that later windows do not need.
+
+        The next window must be known.
+        """
+        assert self.is_ready, "the next window is not known"
+        size, skipped = self._windows.size, self._skipped
+        given = self._samples[: self._windows.num_samples]
+        self._is_over = self.has_ended and self._front_end.output_length(len(given)) - skipped < size
+        padded = np.pad(given, (0, self._windows.num_samples - len(given)))
+        before = self._frame - skipped
+        self._frame += self._windows.shift
+        self._samples = self._samples[(self._frame - self._skipped - before) * self._front_end.hop :]
+        return SamplesOfWindow(padded, len(given), skipped)
+
+    @property
+    def _skipped(self) -> int:
+        """Number of frames between the first sample of the buffer and the next window."""
+        return min(self._frame, self._front_end.run_up)

@@ -1,0 +1,223 @@
+"""Recognition of streams: front-end, encoder and search of a trained run over windows, many streams in one batch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int16
+
+from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
+from asr_jax.core.devices import local_devices
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import abstract_on, mesh_of, replicated
+from asr_jax.core.pytrees import Tree
+from asr_jax.inference.decoder import Decoder
+from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
+from asr_jax.inference.model import programs_of
+from asr_jax.inference.trained import Trained
+from asr_jax.search.beam_stage import num_common
+from asr_jax.transcripts.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """Text of an utterance of a stream, so far or final."""
+
+    stream: int
+    """Number of the stream, from `Streamer.open`."""
+    transcript: Transcript
+    """Words with times since the beginning of the stream."""
+    is_final: bool
+    """Whether the utterance has ended."""
+    num_settled: int
+    """Number of first characters of the text that further audio does not change."""
+
+
+@dataclass
+class _Row:
+    """A stream in a row of the batch."""
+
+    stream: int
+    buffer: SampleBuffer
+    begins: bool = True
+    """Whether the next window is the first one of the stream."""
+    begins_text: bool = True
+    """Whether the next output frame is the first one of an utterance."""
+    first_frame: int = 0
+    """Output frame of the stream at which the utterance begins."""
+    num_frames: int = 0
+    """Number of output frames of the utterance so far."""
+    shown: str = ""
+    """Text of the last partial result."""
+
+
+class Streamer:
+    """A trained run with a decoder, for streams.
+
+    The state of all streams is on the first device of this process, and its size is fixed. One program computes a
+    window of all rows; rows whose next window is not known yet keep their state.
+    """
+
+    def __init__(
+        self, trained: Trained, decoder: Decoder, *, num_rows: int = 1, endpoints: Endpoints = ENDPOINTS
+    ) -> None:
+        """Compiles the program.
+
+        Args:
+            decoder: Decoder of texts, with its head, search and calibration.
+            num_rows: Largest number of streams at a time.
+            endpoints: Rules by which utterances end.
+
+        Raises:
+            UserError: If the front-end, the encoder, the head or the search cannot recognise a stream.
+        """
+        model = trained.model
+        of_head: dict[str, Any] = {"head": decoder.head, "decoding": decoder.search.decoding}
+        window = model.encoder.stream_window
+        windows = FeatureWindows(model.front_end, window.size, window.shift)
+        self._windows, self._endpoints, self._writer = windows, endpoints, decoder.search.writer
+        self._lists_n_best = decoder.search.decoding.gives_n_best
+        self._search = decoder.search.decoding.streams(
+            decoder.search.stage, num_rows=num_rows, blank_id=trained.tokenizer.blank_id
+        )
+        self._rows: list[_Row | None] = [None] * num_rows
+        self._num_opened = 0
+
+        def step(
+            variables: Tree,
+            state: Tree,
+            samples: Int16[Array, "B S"],
+            places: Int[Array, "2 B"],
+            begins: Bool[Array, "2 B"],
+        ) -> Tree:
+            frames = windows(samples, places[0], places[1])
+            return model.apply(
+                variables, state, frames, begins=begins[0], begins_text=begins[1], method="stream", **of_head
+            )
+
+        def initial(variables: Tree) -> Tree:
+            return model.apply(variables, num_rows, method="initial_state", **of_head)
+
+        mesh = mesh_of(local_devices()[:1])
+        self._device = replicated(mesh)
+        self._variables = jax.device_put(trained.variables, self._device)
+        shapes = jax.eval_shape(initial, self._variables)
+        # The first window of a stream replaces these values by those of the initial state.
+        self._state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self._state = jax.device_put(self._state, self._device)
+        given = (
+            np.zeros((num_rows, windows.num_samples), np.int16),
+            np.zeros((2, num_rows), np.int32),
+            np.zeros((2, num_rows), bool),
+        )
+        programs = programs_of(trained.experiment, trained.tokenizer).given(window=window, **of_head)
+        arguments = abstract_on((self._variables, self._state, *given), mesh)
+        program = programs.lower(f"stream_{decoder.head}", step, *arguments, out_shardings=self._device)
+        self._program = program.compile()
+
+    @property
+    def rate_hz(self) -> int:
+        """Sample rate of the streams in Hz."""
+        return self._windows.front_end.rate_hz
+
+    def open(self) -> int:
+        """Opens a stream.
+
+        Returns:
+            The number of the stream.
+
+        Raises:
+            UserError: If as many streams are open as there are rows.
+        """
+        if None not in self._rows:
+            raise UserError(f"{len(self._rows)} streams are open: expected at most as many as num_rows")
+        stream = self._num_opened
+        self._num_opened += 1
+        self._rows[self._rows.index(None)] = _Row(stream, SampleBuffer(self._windows))
+        return stream
+
+    def feed(self, stream: int, samples: Int16[np.ndarray, " S"]) -> None:
+        """Adds the next samples of an open stream, in any number. `run` computes their windows.
+
+        Args:
+            samples: Samples at `rate_hz` of full scale ±32768.
+        """
+        self._open[stream].buffer.add(samples)
+
+    def end(self, stream: int) -> None:
+        """Ends an open stream. `run` computes its last windows, and then closes it."""
+        self._open[stream].buffer.end()
+
+    def run(self) -> list[StreamResult]:
+        """Computes all windows that are known.
+
+        Returns:
+            Results of all streams in the order of their windows: a partial one whenever the text of an utterance has
+            changed, and a final one at the end of each utterance that has or had a text.
+        """
+        results = list[StreamResult]()
+        while ready := [(place, row) for place, row in enumerate(self._rows) if row and row.buffer.is_ready]:
+            results += self._step(ready)
+        for place, row in enumerate(self._rows):
+            if row and row.buffer.has_ended:
+                results += self._final(place, row) if row.num_frames else []
+                self._rows[place] = None
+        return results
+
+    @property
+    def _open(self) -> dict[int, _Row]:
+        return {row.stream: row for row in self._rows if row}
+
+    def _step(self, ready: list[tuple[int, _Row]]) -> list[StreamResult]:
+        """Computes one window of some rows."""
+        num_rows = len(self._rows)
+        samples = np.zeros((num_rows, self._windows.num_samples), np.int16)
+        places, begins = np.zeros((2, num_rows), np.int32), np.zeros((2, num_rows), bool)
+        for place, row in ready:
+            samples[place], *places[:, place] = row.buffer.take()
+            begins[:, place] = row.begins, row.begins_text
+            row.begins = False
+        given = jax.device_put((samples, places, begins), self._device)
+        self._state, found, lengths = self._program(self._variables, self._state, *given)
+        lengths = np.asarray(lengths)
+        self._search.take(found, lengths, begins[1])
+        results = list[StreamResult]()
+        for place, row in ready:
+            if lengths[place]:
+                row.num_frames += int(lengths[place])
+                row.begins_text = False
+                results += self._result(place, row)
+        return results
+
+    def _result(self, place: int, row: _Row) -> list[StreamResult]:
+        """Returns the result of a row after a window, if there is a new one."""
+        hypotheses = self._search.hypotheses(place)
+        best, shift_s = hypotheses[0], self._writer.times.shift_s
+        num_silent = row.num_frames - (best.ends[-1] if best.tokens else 0)
+        if self._endpoints.reached(
+            has_text=bool(best.tokens), silence_s=num_silent * shift_s, duration_s=row.num_frames * shift_s
+        ):
+            return self._final(place, row)
+        transcript = self._writer.transcript(hypotheses, lists_n_best=self._lists_n_best, first_frame=row.first_frame)
+        if transcript.text == row.shown:
+            return []
+        row.shown = transcript.text
+        first = self._writer.text(best._replace(tokens=best.tokens[: self._search.num_settled(place)]))
+        num_settled = num_common([first, transcript.text])
+        return [StreamResult(row.stream, transcript, is_final=False, num_settled=num_settled)]
+
+    def _final(self, place: int, row: _Row) -> list[StreamResult]:
+        """Ends the utterance of a row, and returns its result if it has a text.
+
+        The encoder keeps its state, as in sherpa-onnx: the audio goes on without a break, and its next frames would
+        otherwise lack the context that frames within an utterance have.
+        """
+        transcript = self._writer.transcript(
+            self._search.final(place), lists_n_best=self._lists_n_best, first_frame=row.first_frame
+        )
+        has_text = bool(transcript.words or row.shown)
+        row.first_frame += row.num_frames
+        row.num_frames, row.begins_text, row.shown = 0, True, ""
+        result = StreamResult(row.stream, transcript, is_final=True, num_settled=len(transcript.text))
+        return [result] if has_text else []

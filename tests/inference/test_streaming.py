@@ -1,0 +1,243 @@
+"""Recognition of streams: the results of whole recordings, in any pieces, for many streams in one batch."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from recordings import RATE
+
+from asr_jax.audio.presets import rnnt
+from asr_jax.audio.stages import NormaliseByDataSet
+from asr_jax.core.batch import Batch
+from asr_jax.core.errors import UserError
+from asr_jax.core.meshes import data_mesh
+from asr_jax.data.batching.limits import BatchLimits
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.transducer import Transducer
+from asr_jax.inference.endpoints import Endpoints
+from asr_jax.inference.streaming import Streamer
+from asr_jax.inference.trained import Trained
+from asr_jax.models.base import Model
+from asr_jax.models.lstm import LSTMEncoder
+from asr_jax.nn.recurrent.prediction import LSTMPrediction
+from asr_jax.search.ctc import CTCDecoding
+from asr_jax.search.transducer import TransducerDecoding
+from asr_jax.text.characters import CharacterTokenizer
+from tests.support import assert_close
+from tests.toy_config import experiment
+
+TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
+MODEL = Model(
+    encoder=LSTMEncoder(num_mels=240, dim=16, layers_before=1, layers_after=1),
+    heads={
+        "ctc": CTC(),
+        "rnnt": Transducer(prediction=LSTMPrediction(8, num_layers=1), joint_dim=12, activation="tanh"),
+        "tdt": Transducer(
+            prediction=LSTMPrediction(8, num_layers=1), joint_dim=12, activation="tanh", durations=(0, 1, 3)
+        ),
+    },
+    front_end=rnnt(NormaliseByDataSet(mean=(-8.0,) * 80, deviation=(4.0,) * 80)),
+    augment=(),
+    primary="ctc",
+)
+NEVER = Endpoints(silence_s=0.0, pause_s=0.0, longest_s=0.0)
+LONGEST = 6 * RATE
+DECODINGS = {
+    "ctc": CTCDecoding(),
+    "ctc beam": CTCDecoding(kind="beam"),
+    "rnnt": TransducerDecoding(max_symbols=3),
+    "rnnt beam": TransducerDecoding(kind="beam", max_symbols=1),
+    "tdt": TransducerDecoding(max_symbols=3),
+}
+
+
+def sound(seconds, seed):
+    rng, num = np.random.default_rng(seed), round(seconds * RATE)
+    pitch = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
+    return (6000 * np.sin(np.cumsum(2 * np.pi * pitch / RATE)) + rng.normal(0, 20, num)).astype(np.int16)
+
+
+def batch_of(samples):
+    audio = np.zeros((1, LONGEST), np.int16)
+    audio[0, : len(samples)] = samples
+    empty = np.zeros((1, 0), np.int32)
+    return Batch(
+        audio,
+        None,
+        np.int32([len(samples)]),
+        empty,
+        np.zeros(1, np.int32),
+        np.ones(1, np.float32),
+        np.zeros(1, np.int32),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with random weights with which many labels are found."""
+    module = MODEL.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
+    streams = dict.fromkeys(("params", "dropout"), jax.random.key(0))
+    labels = {"tokens": np.zeros((1, 2), np.int32), "token_lengths": np.int32([2])}
+    shapes = jax.eval_shape(partial(module.init, step=None), streams, batch_of(sound(1, 0)).replace(**labels))
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(
+        lambda leaf: np.float32(rng.normal(0, 0.2 if len(leaf) == 240 else 0.6, leaf.shape)), shapes["params"]
+    )
+    for head in MODEL.heads:
+        params[f"heads_{head}"]["output"]["kernel"] *= 3
+        params[f"heads_{head}"]["output"]["bias"] = (
+            np.float32(np.arange(len(params[f"heads_{head}"]["output"]["bias"])) == 8) * 2
+        )
+    variables = {"params": params}
+    # All labels are equally likely in the output of CTC on average.
+    emit = jax.jit(partial(module.apply, head="ctc", method="emit"))
+    logps = jax.device_get(emit(variables, batch_of(sound(5.9, 0)))["ctc"])
+    values = logps.values[0, : logps.lengths[0]]
+    params["heads_ctc"]["output"]["bias"] -= values.mean(0) - np.float32(1.0) * np.isin(np.arange(9), [0, 8])
+    return Trained(
+        experiment=replace(experiment(), model=MODEL), model=module, tokenizer=TOKENIZER, variables=variables,
+        longest_s=LONGEST / RATE, limits=BatchLimits(seconds=6.0), folder=tmp_path_factory.mktemp("run"), updates=0,
+        weights="live", mesh=data_mesh(1),
+    )  # fmt: skip
+
+
+def whole(trained, name, samples):
+    """Transcript of a whole recording."""
+    decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
+    found = jax.jit(decoder.search)(trained.variables, batch_of(samples))[0]
+    [sequences] = decoder.search.sequences(found, [0])
+    return decoder.search.transcript(sequences)
+
+
+def streamer_of(trained, name, *, num_rows=1, endpoints=NEVER):
+    decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
+    return Streamer(trained, decoder, num_rows=num_rows, endpoints=endpoints)
+
+
+def pieces(samples, seed):
+    rng, at = np.random.default_rng(seed), 0
+    while at < len(samples):
+        size = int(rng.choice([1, 77, 320, 5000, 30_000]))
+        yield samples[at : at + size]
+        at += size
+
+
+def recognised(streamer, parts):
+    """All results of one stream."""
+    stream, results = streamer.open(), []
+    for part in parts:
+        streamer.feed(stream, part)
+        results += streamer.run()
+    streamer.end(stream)
+    return results + streamer.run()
+
+
+def assert_same(found, expected):
+    assert (found.text, found.tokens) == (expected.text, expected.tokens)
+    for name in ("start_s", "end_s", "confidence"):
+        assert_close(*([getattr(word, name) for word in each.words] for each in (found, expected)), atol=1e-4)
+    assert_close(found.score, expected.score, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", DECODINGS)
+def test_any_pieces_give_the_transcript_of_the_whole_recording(trained, name):
+    streamer = streamer_of(trained, name)
+    for seconds, seed in ((5.0, 0), (2.13, 1), (0.02, 2)):
+        samples = sound(seconds, seed)
+        expected = whole(trained, name, samples)
+        for number in range(2):
+            results = recognised(streamer, pieces(samples, number))
+            assert [each.is_final for each in results] == [False] * (len(results) - 1) + [True] * bool(results)
+            if not expected.words:
+                assert not results
+                continue
+            assert_same(results[-1].transcript, expected)
+            assert [each.text for each in results[-1].transcript.n_best] == [each.text for each in expected.n_best]
+            for each in results:
+                assert results[-1].transcript.text.startswith(each.transcript.text[: each.num_settled])
+    tokens = whole(trained, name, sound(5.0, 0)).tokens
+    assert len(tokens) > 10
+    assert len(set(tokens)) > 2
+    assert any(each.num_settled for each in recognised(streamer, [sound(5.0, 0)])[:-1])
+
+
+@pytest.mark.parametrize("name", ["ctc beam", "rnnt"])
+def test_streams_of_one_batch_are_as_each_alone(trained, name):
+    """They begin at other times, and some wait; a row that is free is used again."""
+    endpoints = Endpoints(silence_s=0.5, pause_s=0.2, longest_s=2.0)
+    audio = [sound(seconds, seed) for seed, seconds in enumerate((4.0, 1.0, 2.5, 3.1, 0.7))]
+    alone = [recognised(streamer_of(trained, name, endpoints=endpoints), [samples]) for samples in audio]
+    streamer = streamer_of(trained, name, num_rows=3, endpoints=endpoints)
+    rng, waiting, left, results = np.random.default_rng(0), list(range(5)), {}, []
+    while waiting or left:
+        while waiting and len(left) < 3:
+            left[streamer.open()] = audio[waiting.pop(0)]
+        for stream in list(left):
+            size = int(rng.choice([0, 1000, 9000]))
+            streamer.feed(stream, left[stream][:size])
+            left[stream] = left[stream][size:]
+            if not len(left[stream]):
+                streamer.end(stream)
+                del left[stream]
+        results += streamer.run()
+    for stream, expected in enumerate(alone):
+        found = [each for each in results if each.stream == stream]
+        assert [each.is_final for each in found] == [each.is_final for each in expected]
+        assert sum(each.is_final for each in found) == len([each for each in expected if each.is_final])
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_same(ours.transcript, theirs.transcript)
+    assert sum(each.is_final for each in alone[0]) > 1
+
+
+def test_the_state_does_not_grow(trained):
+    streamer = streamer_of(trained, "rnnt", endpoints=Endpoints(longest_s=2.0))
+    stream, sizes = streamer.open(), set()
+    for number in range(8):
+        streamer.feed(stream, sound(3.0, number))
+        streamer.run()
+        state = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(streamer._state)]
+        kept = sum(len(each) for each in streamer._search._windows)
+        sizes.add(str(state))
+        assert kept <= 2.0 / 0.24 + 1
+        assert len(streamer._rows[0].buffer._samples) <= streamer._windows.num_samples
+    assert len(sizes) == 1
+
+
+def test_times_after_an_endpoint_are_those_of_the_stream(trained):
+    streamer = streamer_of(trained, "ctc", endpoints=Endpoints(silence_s=0.0, pause_s=0.0, longest_s=1.2))
+    samples = sound(5.0, 0)
+    finals = [each.transcript for each in recognised(streamer, [samples]) if each.is_final]
+    assert len(finals) == 4
+    for number, each in enumerate(finals):
+        first_s = 1.2 * number - 0.025  # where the first frame begins
+        assert all(first_s <= word.start_s < word.end_s <= first_s + 1.2 for word in each.words)
+    joined, at_once = [token for each in finals for token in each.tokens], whole(trained, "ctc", samples).tokens
+    assert len(at_once) <= len(joined) <= len(at_once) + 3  # a label that an endpoint divides is found twice
+
+
+@pytest.mark.parametrize(
+    ("has_text", "silence_s", "duration_s", "expected"),
+    [
+        (False, 2.3, 2.3, False), (False, 2.4, 2.4, True), (True, 1.1, 9.0, False), (True, 1.2, 3.0, True),
+        (True, 0.0, 19.9, False), (True, 0.0, 20.0, True), (False, 0.0, 20.0, True),
+    ],
+)  # fmt: skip
+def test_rules(has_text, silence_s, duration_s, expected):
+    assert Endpoints().reached(has_text=has_text, silence_s=silence_s, duration_s=duration_s) == expected
+    assert not NEVER.reached(has_text=has_text, silence_s=silence_s, duration_s=duration_s)
+
+
+def test_what_cannot_stream_is_refused(trained):
+    streamer = streamer_of(trained, "ctc")
+    streamer.open()
+    with pytest.raises(UserError, match="1 streams are open"):
+        streamer.open()
+    by_utterance = replace(MODEL, front_end=rnnt())
+    module = by_utterance.build(vocab_size=9, blank_id=8, precision="f32")
+    with pytest.raises(UserError, match="the front-end has Normalise"):
+        streamer_of(replace(trained, model=module), "ctc")
+    toy = experiment().model.build(vocab_size=9, blank_id=8, precision="f32")
+    with pytest.raises(UserError, match="Toy cannot stream, because its outputs depend on the whole recording"):
+        streamer_of(replace(trained, model=toy), "ctc")
