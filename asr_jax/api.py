@@ -278,6 +278,40 @@ class Run:
         transcripts = [each.transcript for each in found if each and each.transcript]
         return transcripts if _are_several(audio) else transcripts[0]
 
+    def export(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        to: str,
+        weights: Sequence[str] = ("f32",),
+        recording: str | os.PathLike[str] = "",
+        like: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """Writes the run for another program, as `python -m asr_jax.export`. Load it with `precision="f32"`.
+
+        Args:
+            out: Folder or file to write, which must not exist.
+            to: Format: onnx, sherpa-onnx, stablehlo, safetensors, icefall, nemo, huggingface, funasr, fairseq,
+                deeplearningexamples, caiman or keras.
+            weights: Types of the weights in ONNX files, each in a file of its own: f32, f16, int8.
+            recording: Audio file that the files are tried with. Empty: one of the run's validation set.
+            like: `.nemo` file from which everything except the weights is copied, for nemo.
+
+        Returns:
+            Lines that describe what was written.
+
+        Raises:
+            UserError: If the format does not have the model, or an option does not belong to the format.
+            RunError: If a written file has other outputs than the run.
+        """
+        from asr_jax.exporting.targets import export  # imported here because most programs do not export
+
+        original = None if like is None else Path(at_home(os.fspath(like)))
+        path, tried_with = Path(at_home(os.fspath(out))), os.fspath(recording)
+        return list(
+            export(self.trained, path, to=to, head=self._head, weights=weights, recording=tried_with, like=original)
+        )
+
     @functools.cached_property
     def _decoder(self) -> Decoder:
         return self.trained.decoder(self._decoding, head=self._head)

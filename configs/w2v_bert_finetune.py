@@ -8,7 +8,7 @@ Model     --init-from is the path of a local folder with config.json and model.s
 Data      any manifests; labels are the lower-case characters of the training texts
 Command   python -m asr_jax.train --config configs/w2v_bert_finetune.py --init-from DIR --data.train TRAIN.jsonl \
               --data.validation VALIDATION.jsonl
-Export    python -m asr_jax.average runs/w2v_bert_finetune --last 1 --names huggingface --out FOLDER writes a folder for
+Export    python -m asr_jax.export runs/w2v_bert_finetune --to huggingface --out FOLDER writes a folder for
           transformers
 Options   --model.encoder.num-adapters 1 --init.new 'heads_.*' 'encoder/adapter.*' adds an adapter, which halves the
           frame rate. --model.encoder.remat elementwise is faster and needs more memory. For capital letters and

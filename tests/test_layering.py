@@ -14,7 +14,7 @@ LAYERS = [
     {"alignment"},
     {"config"},
     {"inference"},
-    {"training"},
+    {"training", "exporting"},
     {"cli"},
     {"api"},
 ]

@@ -22,6 +22,7 @@ from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.paraformer import ParaformerHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
+from asr_jax.text.characters import WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -150,10 +151,10 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
             f"sherpa-onnx computes the features of Paraformer, which are not those of this run's front-end, "
             f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
         )
-    if not isinstance(tokenizer, MixedTokenizer):
+    if not isinstance(tokenizer, MixedTokenizer) and not _are_plain_words(tokenizer):
         raise UserError(
             f"sherpa-onnx joins the labels of Paraformer as FunASR does, and this run's tokenizer is of the kind "
-            f"{tokenizer.kind}: expected mixed. Use --to onnx"
+            f"{tokenizer.kind}: expected mixed, or words of ASCII characters. Use --to onnx"
         )
     head = parts.model.heads[parts.head]
     assert isinstance(head, ParaformerHead)
@@ -162,7 +163,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     if len(stages) > 1:
         mean, deviation = np.asarray(stages[1].mean), np.asarray(stages[1].deviation)  # type: ignore[attr-defined]
     [part] = parts.of(of_bins(parts, "speech", "speech_lengths", num_stages=min(len(stages), 2)))
-    names = list(symbols_of(tokenizer, range(tokenizer.vocab_size)))
+    names = [symbol or BLANK for symbol in tokenizer.symbols]
     names[head.end_id] = "</s>"
     if dropped := {*head.settings.dropped_ids} - {head.end_id}:
         raise UserError(
@@ -285,7 +286,13 @@ def _symbol(tokenizer: Tokenizer, label: int) -> str:
         return BLANK
     if label == tokenizer.unknown_id:  # as decoding writes it
         return tokenizer.decode([label]).strip() or "<unk>"
-    return symbol.replace(" ", SPACE)
+    return SPACE + symbol if isinstance(tokenizer, WordTokenizer) else symbol.replace(" ", SPACE)
+
+
+def _are_plain_words(tokenizer: Tokenizer) -> bool:
+    """Whether labels are words that sherpa-onnx separates by spaces in texts of Paraformer."""
+    words = [symbol for symbol in tokenizer.symbols if symbol]
+    return isinstance(tokenizer, WordTokenizer) and all(word.isascii() and word[-2:] != "@@" for word in words)
 
 
 def tokens_file(tokens: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Files of a recogniser for other programs, which are compared with the recogniser after they are written."""
 
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,6 +83,13 @@ def export(
         blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
         return
+    if to != "stablehlo" and not importlib.util.find_spec("onnxruntime"):
+        raise UserError(f"--to {to} needs onnx and onnxruntime: pip install 'asr-jax[onnx]'")
+    if trained.experiment.training.precision != "f32":
+        raise UserError(
+            f"the run computes in {trained.experiment.training.precision}, and files compute in f32: load it with "
+            'precision="f32"'
+        )
     samples, about = _recording(trained, recording)
     yield f"tried with {about}"
     parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)

@@ -52,7 +52,7 @@ class Format:
     """Weight names that another system uses for an encoder and its heads: a table that is read in both directions."""
 
     names: str
-    """Identifier of the system, such as `nemo`, as passed to `--names`."""
+    """Identifier of the system, such as `nemo`, as passed to `--to`."""
     of: str
     """System and model in words, for messages."""
     encoder: type[EncoderSettings]

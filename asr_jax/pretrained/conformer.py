@@ -121,7 +121,7 @@ def _check_parakeet(model: Model) -> None:
     if isinstance(encoder, Conformer) and (encoder.causal or encoder.has_chunks):
         raise UserError(
             "encoder.causal and encoder.contexts are those of a streaming model, which Hugging Face's Parakeet is not: "
-            "expected --names nemo"
+            "expected --to nemo"
         )
 
 

@@ -65,7 +65,7 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
         if isinstance(head, CTC) and head.blank_weight and names != "fairseq":
             raise UserError(
                 f"heads.{name}.blank_weight is {head.blank_weight:g}, expected 0: {known.of} has no such setting; use "
-                "--names fairseq, and set blank_weight and blank_mode there"
+                "--to fairseq, and set blank_weight and blank_mode there"
             )
     known.check(model)
     return known.export(weights, model.encoder, heads_of(model))
@@ -135,7 +135,7 @@ def save_exported(
         return save_weights(weights, symbols, out)
     if out.suffix == ".nemo" and (names != "nemo" or like is None):
         raise UserError(
-            f"{out}: a .nemo file also contains settings and a tokenizer; expected --names nemo and "
+            f"{out}: a .nemo file also contains settings and a tokenizer; expected --to nemo and "
             "--like ORIGINAL.nemo"
         )
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ def fairseq_checkpoint(weights: NamedWeights, model: Model, symbols: Symbols) ->
     if encoder.hourglass or encoder.rotary or not encoder.projected:
         raise UserError(
             "the encoder has an hourglass, rotary positions or no projection, which fairseq's wav2vec 2.0 does not "
-            "have: expected --names deeplearningexamples, or --out NAME.safetensors for the weights alone"
+            "have: expected --to deeplearningexamples, or --out NAME.safetensors for the weights alone"
         )
     pretraining = {
         "_name": None,

@@ -14,7 +14,7 @@ import pytest
 import asr_jax
 from asr_jax.audio.io import write_flac
 from asr_jax.checkpoints.store import restore_meta
-from asr_jax.cli import average, evaluate, extract_features, import_model, train, transcribe
+from asr_jax.cli import average, evaluate, export, extract_features, import_model, train, transcribe
 from asr_jax.config import load_experiment, model_of, tokenizer_of
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
@@ -125,8 +125,8 @@ def test_layers_of_an_encoder_alone(audio: Path, cache: Path, tmp_path: Path) ->
         transcribe.main([str(tmp_path / "encoder"), str(audio)])
 
 
-def test_average_writes_what_was_imported(run: Path, tmp_path: Path) -> None:
-    average.main([str(run), "--names", "huggingface", "--out", str(tmp_path / "w.safetensors")])
+def test_average_and_export_write_what_was_imported(run: Path, tmp_path: Path) -> None:
+    export.main([str(run), "--to", "huggingface", "--out", str(tmp_path / "w.safetensors")])
     average.main([str(run), "--out", str(tmp_path / "again")])
     before, after = (flatten(load_trained(each).variables) for each in (run, tmp_path / "again"))
     assert all(np.array_equal(after[path], array) for path, array in before.items())

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from exporting.small_models import MODELS
 from exporting.untrained import untrained
-from support import assert_close, assert_within, max_abs
+from support import assert_close, assert_within, relative
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import RunError, UserError
@@ -24,6 +24,9 @@ from asr_jax.text.mixed import MixedTokenizer
 MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
 QUICK = ("quartznet", "w2v_bert")
 RATE_HZ = 16000
+CLOSE = 1e-4
+"""Limit of differences, relative to the largest log-probability: 1e-3 for those of trained models, which are about 10.
+The front-ends' Fourier transforms and logarithms round differently in onnxruntime and in XLA."""
 
 
 def trained_of(name: str) -> Trained:
@@ -73,9 +76,9 @@ def test_onnx_files_compute_what_the_run_computes(name: str, tmp_path: Path) -> 
     values, lengths = session.run(None, given(padded, [len(each) for each in audio]))
     for row, want in enumerate(expected):
         assert lengths[row] == len(want)
-        assert_within(max_abs(values[row, : len(want)], want), 1e-3, what=f"{name} in a batch")
+        assert_within(relative(values[row, : len(want)], want), CLOSE, what=f"{name} in a batch")
         alone, _ = session.run(None, given(audio[row][None], [len(audio[row])]))
-        assert_within(max_abs(alone[0], want) if alone.shape[1] == len(want) else 0.0, 1e-3, what=f"{name} alone")
+        assert_within(relative(alone[0, : len(want)], want), CLOSE, what=f"{name} alone")
 
 
 def given(audio: np.ndarray, lengths: list[int]) -> dict[str, np.ndarray]:
@@ -95,7 +98,7 @@ def test_stablehlo_runs_with_other_sizes(name: str, tmp_path: Path) -> None:
     values, lengths = call(audio=inputs["audio"], audio_lengths=inputs["audio_lengths"].astype(np.int32))
     for row, want in enumerate(log_probs(trained, audio, trained.model.recognising)):
         assert lengths[row] == len(want)
-        assert_within(max_abs(values[row, : len(want)], want), 1e-3, what=name)
+        assert_within(relative(values[row, : len(want)], want), CLOSE, what=name)
 
 
 def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:

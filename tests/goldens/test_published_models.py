@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from support import GOLDENS, LIMITS, OUTPUTS, ROUNDING, SHARED, assert_outputs, assert_within, log_softmax, relative
 
 from asr_jax.audio.io import read_audio, write_flac
-from asr_jax.cli import average, evaluate, import_model
+from asr_jax.cli import evaluate, export, import_model
 from asr_jax.core.batch import Batch, Frames
 from asr_jax.heads.transducer import Transducer, TransducerHead
 from asr_jax.inference.trained import Trained, load_trained
@@ -295,7 +295,7 @@ def of_rounding(trained: Trained, samples: list[np.ndarray]) -> list[float]:
 
 
 def exports() -> list[Any]:
-    """The cases with each system for which `average` writes a complete model."""
+    """The cases with each system for which `export` writes a complete model."""
     pairs = [(path, name) for path in PATHS for name in NAMES.get(case_of(path).info["system"], ())]
     without = {("hf_parakeet", "huggingface"), ("nvidia_hourglass", "fairseq")}
     return [
@@ -305,7 +305,7 @@ def exports() -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "names"), exports())
-def test_the_systems_own_code_loads_what_average_writes(path: Path, names: str, tmp_path: Path) -> None:
+def test_the_systems_own_code_loads_what_export_writes(path: Path, names: str, tmp_path: Path) -> None:
     """The peer's texts and log-probabilities, from the written model alone, are those of the original model."""
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")
@@ -321,7 +321,7 @@ def test_the_systems_own_code_loads_what_average_writes(path: Path, names: str, 
             written = out / "model.safetensors"
     import_model.main([str(case.source), "--out", str(tmp_path / "run"), *case.arguments])
     like = ["--like", str(case.source)] if names == "nemo" else []
-    average.main([str(tmp_path / "run"), "--names", names, "--out", str(written), *like])
+    export.main([str(tmp_path / "run"), "--to", names, "--out", str(written), *like])
     for file in ("model.json", "bpe.model"):  # settings and tokenizer that icefall reads from files beside a checkpoint
         if names == "icefall":
             shutil.copy(case.folder / file, out.with_name(file.replace("model.json", "out.json")))

@@ -190,7 +190,7 @@ def test_streaming_settings_of_a_nemo_file(tmp_path: Path, style: str, sizes: An
 def test_streaming_models_are_no_parakeets() -> None:
     model = Model(encoder=replace(TINY, causal=True), front_end=nemo_preset(num_mels=16), heads={"ctc": CTC()})
     assert exported(drawn(TINY, 5), model, "nemo")
-    with pytest.raises(UserError, match="expected --names nemo"):
+    with pytest.raises(UserError, match="expected --to nemo"):
         exported(drawn(TINY, 5), model, "huggingface")
 
 
@@ -326,7 +326,7 @@ def test_where_weights_by_nemos_names_go(nemo: Path, tmp_path: Path) -> None:
         found, _ = load_weights(tmp_path / name)
         for key, array in weights.items():
             np.testing.assert_array_equal(found[key], array, err_msg=key)
-    with pytest.raises(UserError, match=r"expected --names nemo and --like ORIGINAL\.nemo"):
+    with pytest.raises(UserError, match=r"expected --to nemo and --like ORIGINAL\.nemo"):
         save_exported(weights, MODEL, "nemo", ["a", None], tmp_path / "x.nemo", like=None)
     save_exported(
         weights, replace(MODEL, encoder=Zipformer.tiny()), "icefall", ["a", None], tmp_path / "icefall.pt", like=None

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from asr_jax.audio.io import write_flac
 from asr_jax.audio.presets import w2v_bert
-from asr_jax.cli import average, train
+from asr_jax.cli import export, train
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
@@ -71,7 +71,7 @@ def tuned(pretrained: Path, manifest: Path, tmp_path_factory: pytest.TempPathFac
     run = tmp_path_factory.mktemp("runs") / "run"
     tune(pretrained, manifest, run, "--optim.freeze-updates", "encoder/.*", "-1", "rest", "0")
     out = run.with_name("tuned-1.0")
-    average.main([str(run), "--last", "1", "--names", "huggingface", "--out", str(out)])
+    export.main([str(run), "--to", "huggingface", "--out", str(out)])
     return run, out
 
 

@@ -1,0 +1,274 @@
+"""Trains small models on strings of digits, exports them, and compares other programs with `transcribe`.
+
+    python -m benchmarks.exports --data DIR --out RUNS [--models NAMES] [--json OUT]
+
+DIR has the manifests of benchmarks.delay_penalty. Each model is trained for some minutes. Of 50 test recordings of all
+lengths, it compares the log-probabilities of onnxruntime with those of the run, and the texts of sherpa-onnx, with
+weights in float32 and in int8, with those of `transcribe`. Of all test recordings, it compares error rates. Real-time
+factors are those of one thread. Trainings are kept in RUNS; a second call trains only what is missing. This file is
+also the config of the trainings: `MODEL=quartznet python -m asr_jax.train --config benchmarks/exports.py`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr_jax.api import load
+from asr_jax.audio import presets
+from asr_jax.audio.io import read_audio
+from asr_jax.config import Experiment, Training, Validation
+from asr_jax.core.options import parse
+from asr_jax.data.batching.batching import Batching
+from asr_jax.data.batching.dataset import Data
+from asr_jax.data.manifests.reading import read_utterances
+from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.exporting.targets import export
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer import Paraformer
+from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.inference.trained import Trained, load_trained
+from asr_jax.metrics.errors import word_errors
+from asr_jax.models.base import Model
+from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import Context
+from asr_jax.models.quartznet import QuartzNet
+from asr_jax.models.sanm import SANM
+from asr_jax.models.squeezeformer import Squeezeformer
+from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.models.wav2vec2 import Wav2Vec2
+from asr_jax.models.zipformer import Zipformer
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
+from asr_jax.nn.recurrent.prediction import StatelessPrediction
+from asr_jax.observe.tables import print_table
+from asr_jax.optim.ema import EMA
+from asr_jax.optim.optimizers import AdamW
+from asr_jax.optim.schedules import WarmupHoldDecay
+from asr_jax.text.tokenizers import TokenizerSettings
+
+NUM_COMPARED = 50
+"""Number of test recordings, spread over all lengths, whose texts and log-probabilities are compared."""
+ZIPFORMER = Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_end=0.1)
+STREAMING = replace(
+    ZIPFORMER, causal=True, contexts=(Context(16, 64), Context(8, 64), Context(32, 64), Context(64, 64), Context())
+)
+STATELESS = Transducer(
+    prediction=StatelessPrediction(64), joint_dim=128, activation="tanh", dropout=0.0, pruning=Pruning(warmup=300)
+)
+MODELS = {
+    "zipformer": Model(ZIPFORMER),
+    "transducer": Model(ZIPFORMER, heads={"transducer": STATELESS}),
+    "streaming_zipformer": Model(STREAMING),
+    "streaming_transducer": Model(STREAMING, heads={"transducer": STATELESS}),
+    "conformer": Model(Conformer.tiny(), front_end=presets.nemo()),
+    "fastconformer": Model(Conformer.tiny(subsampling_factor=8, kernel_size=9), front_end=presets.nemo()),
+    "squeezeformer": Model(Squeezeformer.tiny(), front_end=presets.squeezeformer()),
+    "quartznet": Model(QuartzNet.tiny(num_mels=64, dropout=0.0), front_end=presets.quartznet()),
+    "w2v_bert": Model(W2VBert.tiny(layer_drop=0.0), front_end=presets.w2v_bert()),
+    "wav2vec2": Model(Wav2Vec2.tiny(layer_drop=0.0), front_end=presets.wav2vec2_normalised(), augment=()),
+    "paraformer": Model(
+        SANM.tiny(),
+        heads={
+            "paraformer": Paraformer(
+                decoder=SANMDecoder(num_layers=2, num_attention_layers=2, num_heads=4, feedforward_dim=192)
+            ),
+            "ctc": CTC(scale=0.3),
+        },
+        primary="paraformer",
+        front_end=presets.funasr(),
+    ),
+}
+MODEL = os.environ.get("MODEL", "zipformer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportBenchmark:
+    """Options of `benchmarks.exports`."""
+
+    data: Path
+    """Folder with train.jsonl, validation.jsonl and test.jsonl."""
+    out: Path
+    """Folder of the trainings."""
+    models: tuple[str, ...] = tuple(MODELS)
+    """Names of the models."""
+    num_updates: int = 1000
+    """Updates of each training."""
+    json: Path | None = None
+    """File to write the figures to, in JSON."""
+
+
+def experiment() -> Experiment:
+    primary = ("ctc",) if MODEL == "paraformer" else ()
+    return Experiment(
+        name=f"exports_{MODEL}",
+        model=MODELS[MODEL],
+        data=Data(
+            train=("data/digit_strings/train.jsonl",),
+            validation=("data/digit_strings/validation.jsonl",),
+            tokenizer=TokenizerSettings(kind="words"),
+            batching=Batching.planned(num_buckets=3, seconds=40.0, row_multiple=4),
+            speeds=(0.9, 1.0, 1.1),
+        ),
+        optim=AdamW(schedule=WarmupHoldDecay(peak_lr=3e-3, warmup_updates=150, decay="cosine")),
+        training=Training(
+            num_updates=1000, ema=EMA(0.98), validation=Validation(every=500, heads=primary), log_every=100
+        ),
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(ExportBenchmark, arguments, prog="python -m benchmarks.exports", about=__doc__)
+    rows = []
+    for name in options.models:
+        train(options, name)
+        rows.append({"model": name} | measured(options, name))
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    columns = (
+        "model",
+        "kind",
+        "log_probs",
+        "other_texts",
+        "other_texts_int8",
+        "wer",
+        "wer_int8",
+        "rtf",
+        "rtf_int8",
+        "rtf_ours",
+    )
+    print_table([{column: row.get(column, "") for column in columns} for row in rows], title="exports")
+
+
+def train(options: ExportBenchmark, name: str) -> None:
+    """Trains a model; a training that is complete ends at once."""
+    command = [sys.executable, "-m", "asr_jax.train", "--config", __file__, "--run-dir", options.out / name]
+    command += ["--training.num-updates", options.num_updates, "--data.train", options.data / "train.jsonl"]
+    command += ["--data.validation", options.data / "validation.jsonl"]
+    subprocess.run([*map(str, command)], check=True, env={**os.environ, "MODEL": name})
+
+
+def measured(options: ExportBenchmark, name: str) -> dict[str, Any]:
+    """Returns the figures of a model."""
+    run, row = options.out / name, dict[str, Any]()
+    trained = load_trained(run, precision="f32")
+    test = sorted(read_utterances([options.data / "test.jsonl"]), key=lambda each: each.duration_s)
+    compared = test[:: max(len(test) // NUM_COMPARED, 1)][:NUM_COMPARED]
+    samples = {each.id: read_audio(each.location, rate_hz=16000) for each in test}
+    texts, row["rtf_ours"] = texts_of_run(run, test)
+    row["wer"] = error_rate(test, texts)
+    row |= onnx(trained, samples[compared[-1].id], compared, samples, options.out / f"{name}_onnx")
+    row |= sherpa(trained, compared[-1], test, compared, texts, options.out / f"{name}_sherpa")
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def texts_of_run(run: Path, test: Sequence[Utterance]) -> tuple[dict[str, str], float]:
+    """Returns the texts of `transcribe` and its real-time factor, without compilation."""
+    model = load(run, precision="f32")
+    paths = [each.location for each in test]
+    model.transcribe(paths)
+    began = time.perf_counter()
+    found = model.transcribe(paths)
+    seconds = time.perf_counter() - began
+    texts = {each.id: transcript.text for each, transcript in zip(test, found, strict=True)}
+    return texts, seconds / sum(each.duration_s for each in test)
+
+
+def error_rate(test: Sequence[Utterance], texts: dict[str, str]) -> float:
+    counts = [word_errors(each.text, texts[each.id]) for each in test]
+    return sum(each.errors for each in counts) / sum(each.words for each in counts)
+
+
+def onnx(
+    trained: Trained, recording: Any, compared: Sequence[Utterance], samples: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Returns the largest difference of onnxruntime's log-probabilities from those of the run."""
+    import jax
+    import onnxruntime
+
+    from asr_jax.core.batch import Batch
+
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    for line in export(trained, folder, to="onnx", recording=compared[-1].location):
+        print(line, flush=True)
+    if not (folder / "model.onnx").exists():
+        return {}
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    head, largest = trained.model.recognising, 0.0
+    emit = jax.jit(lambda batch: trained.model.apply(trained.variables, batch, head=head, method="emit")[head])
+    size = max(map(len, samples.values()))
+    for each in compared:
+        audio = np.zeros((1, size), np.int16)
+        audio[0, : len(samples[each.id])] = samples[each.id]
+        lengths = np.asarray([len(samples[each.id])], np.int32)
+        nothing = np.zeros((1, 0), np.int32), np.zeros(1, np.int32), np.ones(1, np.float32), np.zeros(1, np.int32)
+        frames = emit(Batch(audio, None, lengths, *nothing))
+        given = {"audio": samples[each.id][None].astype(np.float32) / 32768, "audio_lengths": lengths.astype(np.int64)}
+        found, length = session.run(None, given)
+        assert length[0] == frames.lengths[0], each.id
+        both = (np.asarray(values)[0, : length[0]] for values in (found, frames.values))
+        largest = max(largest, float(np.abs(np.subtract(*both)).max(initial=0.0)))
+    return {"log_probs": largest}
+
+
+def sherpa(
+    trained: Trained,
+    recording: Utterance,
+    test: Sequence[Utterance],
+    compared: Sequence[Utterance],
+    texts: dict[str, str],
+    folder: Path,
+) -> dict[str, Any]:
+    """Returns the figures of sherpa-onnx: other texts, error rates and real-time factors, in float32 and in int8."""
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    lines = list(export(trained, folder, to="sherpa-onnx", weights=("f32", "int8"), recording=recording.location))
+    print(*lines, sep="\n", flush=True)
+    kind = next(line for line in lines if "OfflineRecognizer.from_" in line).partition("from_")[2].partition("(")[0]
+    row: dict[str, Any] = {"kind": kind}
+    methods = ("greedy_search", "modified_beam_search") if kind == "transducer" else ("greedy_search",)
+    for method in methods:
+        for weights in ("", ".int8"):
+            found, rtf = texts_of_sherpa(folder, kind, test, weights=weights, method=method)
+            end = weights.replace(".", "_") + ("_beam" if "beam" in method else "")
+            row[f"wer{end}" if end else "wer_sherpa"] = error_rate(test, found)
+            row[f"other_texts{end}"] = sum(found[each.id] != texts[each.id] for each in compared)
+            row[f"rtf{end}"] = rtf
+    row["bytes"] = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
+    return row
+
+
+def texts_of_sherpa(
+    folder: Path, kind: str, test: Sequence[Utterance], *, weights: str, method: str
+) -> tuple[dict[str, str], float]:
+    """Returns the texts of sherpa-onnx and its real-time factor on one thread."""
+    import sherpa_onnx
+
+    first = {"transducer": "encoder", "paraformer": "paraformer"}.get(kind, "model")
+    files = {first: str(folder / f"{'encoder' if kind == 'transducer' else 'model'}{weights}.onnx")}
+    if kind == "transducer":
+        files |= {part: str(folder / f"{part}.onnx") for part in ("decoder", "joiner")} | {"decoding_method": method}
+    make = getattr(sherpa_onnx.OfflineRecognizer, f"from_{kind}")
+    recogniser = make(**files, tokens=str(folder / "tokens.txt"), num_threads=1)
+    texts, seconds = {}, 0.0
+    for each in test:
+        samples = read_audio(each.location, rate_hz=16000).astype(np.float32) / 32768
+        began = time.perf_counter()
+        stream = recogniser.create_stream()
+        stream.accept_waveform(16000, samples)
+        recogniser.decode_stream(stream)
+        texts[each.id] = stream.result.text.strip()
+        seconds += time.perf_counter() - began
+    return texts, seconds / sum(each.duration_s for each in test)
+
+
+if __name__ == "__main__":
+    from asr_jax.cli.command_line import run_command
+
+    run_command(main)
