@@ -24,7 +24,11 @@ from asr_jax.nn.wav2vec.span_masks import SpanMask
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """Windows of input frames that `Encoder.stream` reads. Window n of a stream begins at input frame n · `shift`."""
+    """Windows of input frames that `Encoder.stream` reads.
+
+    Window n of a stream begins at input frame n · `shift` - `before`. A stream has all windows that begin before its
+    end, so that more than one of its last windows can be shorter than `size`.
+    """
 
     size: int
     """Number of input frames of a window."""
@@ -32,6 +36,9 @@ class StreamWindow:
     """Distance in input frames between the beginnings of two windows. At most `size`."""
     outputs: int
     """Number of output frames of a window that is full."""
+    before: int = 0
+    """Number of frames that the first window has before the first frame of a stream. Their values do not matter, but
+    the lengths of windows include them."""
 
 
 class Encoder(nn.Module):
