@@ -23,7 +23,9 @@ FRONT_ENDS = {
     "rust_zipformer": presets.rust_zipformer(),
     "funasr": presets.funasr(NormaliseByDataSet(mean=(0.0,) * 560, deviation=(1.0,) * 560)),
     "nemo": replace(presets.nemo(), then=()),
-    "ceil": LogMel(framing="ceil", then=(RoundUp(),)),
+    "ceil": LogMel(
+        framing="ceil", window_ms=20.0, window="hamming", then=(RoundUp(),)
+    ),  # a window begins with the second hop
     "hop_centred": LogMel(framing="hop_centred", window_ms=20.0),
     "snipped": KaldiFbank(snip_edges=True, then=(Stack(2, 2, ends="dropped"),)),
     "waveform": Waveform(),
