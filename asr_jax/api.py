@@ -286,6 +286,7 @@ class Run:
         weights: Sequence[str] = ("f32",),
         recording: str | os.PathLike[str] = "",
         like: str | os.PathLike[str] | None = None,
+        streaming: bool = False,
     ) -> list[str]:
         """Writes the run for another program, as `python -m asr_jax.export`. Load it with `precision="f32"`.
 
@@ -296,6 +297,7 @@ class Run:
             weights: Types of the weights in ONNX files, each in a file of its own: f32, f16, int8.
             recording: Audio file that the files are tried with. Empty: one of the run's validation set.
             like: `.nemo` file from which everything except the weights is copied, for nemo.
+            streaming: Whether the files read windows, with the state of the encoder as inputs and outputs.
 
         Returns:
             Lines that describe what was written.
@@ -308,9 +310,8 @@ class Run:
 
         original = None if like is None else Path(at_home(os.fspath(like)))
         path, tried_with = Path(at_home(os.fspath(out))), os.fspath(recording)
-        return list(
-            export(self.trained, path, to=to, head=self._head, weights=weights, recording=tried_with, like=original)
-        )
+        options = {"weights": weights, "recording": tried_with, "like": original, "streaming": streaming}
+        return list(export(self.trained, path, to=to, head=self._head, **options))  # type: ignore[arg-type]
 
     @functools.cached_property
     def _decoder(self) -> Decoder:

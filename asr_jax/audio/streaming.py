@@ -26,7 +26,9 @@ MOST_SAMPLES = 1 << 40
 
 @dataclass(frozen=True)
 class FeatureWindows:
-    """Windows of frames. Window n begins at frame n · `shift`.
+    """Windows of frames. Window n begins at frame n · `shift` - `before`.
+
+    A stream has all windows that begin before its end.
 
     Raises:
         UserError: If frames of the front-end depend on the whole signal.
@@ -37,6 +39,8 @@ class FeatureWindows:
     """Number of frames of a window."""
     shift: int
     """Distance in frames between the beginnings of two windows."""
+    before: int = 0
+    """Number of frames that the first window has before the first frame of the stream. Their values are undefined."""
 
     def __post_init__(self) -> None:
         if setting := self.front_end.reads_all:
@@ -58,14 +62,16 @@ class FeatureWindows:
         Args:
             samples: int16 or float samples of full scale 32768, S = `num_samples`, from `SampleBuffer.take`.
             lengths: Number of valid samples of each row. 0: the row has no window.
-            skipped: Number of frames of each row before the window.
+            skipped: Number of frames of each row before the window; negative if the window begins before the stream.
 
         Returns:
             Frames `[B, size, num_features]`, with the front-end's padding.
         """
         frames = self.front_end(samples, lengths)
-        cut = jax.vmap(lambda row, first: jax.lax.dynamic_slice_in_dim(row, first, self.size))
-        return Frames(cut(frames.values, skipped), jnp.clip(frames.lengths - skipped, 0, self.size))
+        values = jnp.pad(frames.values, ((0, 0), (self.before, 0), (0, 0)))
+        places = (skipped + self.before)[:, None, None] + jnp.arange(self.size)[None, :, None]
+        lengths = jnp.where(lengths > 0, jnp.clip(frames.lengths - skipped, 0, self.size), 0)
+        return Frames(jnp.take_along_axis(values, places, axis=1, mode="clip"), lengths)
 
 
 class StreamResampler:
@@ -78,7 +84,7 @@ class StreamResampler:
         """Returns the samples at the new rate that are known after the given ones.
 
         Args:
-            samples: The next samples.
+            samples: Samples at the old rate that follow those of the last call.
             is_last: Whether the stream ends with them.
         """
         if self._stream is None:
@@ -94,7 +100,7 @@ class SamplesOfWindow(NamedTuple):
     length: int
     """Number of valid samples."""
     skipped: int
-    """Number of frames before the window."""
+    """Number of frames before the window; negative if the window begins before the stream."""
 
 
 class SampleBuffer:
@@ -103,10 +109,9 @@ class SampleBuffer:
     def __init__(self, windows: FeatureWindows) -> None:
         self._windows, self._front_end = windows, windows.front_end
         self._samples = np.zeros(0, np.int16)
-        self._frame = 0
+        self._frame = -windows.before
         self.has_ended = False
         """Whether no samples follow."""
-        self._is_over = False
 
     def add(self, samples: Int16[np.ndarray, " S"]) -> None:
         """Adds the next samples, in any number."""
@@ -120,10 +125,10 @@ class SampleBuffer:
     @property
     def is_ready(self) -> bool:
         """Whether the next window is known: enough samples were added, or the stream has ended."""
-        needed = self._skipped + self._windows.size
-        if self._is_over or self._front_end.num_settled(len(self._samples)) >= needed:
-            return not self._is_over
-        return self.has_ended and self._front_end.output_length(len(self._samples)) > self._skipped
+        skipped, num = self._skipped, len(self._samples)
+        if self._front_end.num_settled(num) >= skipped + self._windows.size:
+            return True
+        return self.has_ended and self._front_end.output_length(num) > max(skipped, 0)
 
     def take(self) -> SamplesOfWindow:
         """Returns the samples of the next window, and removes those that later windows do not need.
@@ -131,16 +136,18 @@ class SampleBuffer:
         The next window must be known.
         """
         assert self.is_ready, "the next window is not known"
-        size, skipped = self._windows.size, self._skipped
-        given = self._samples[: self._windows.num_samples]
-        self._is_over = self.has_ended and self._front_end.output_length(len(given)) - skipped < size
-        padded = np.pad(given, (0, self._windows.num_samples - len(given)))
-        before = self._frame - skipped
+        first, num, given = self._first, self._windows.num_samples, self._samples[: self._windows.num_samples]
+        window = SamplesOfWindow(np.pad(given, (0, num - len(given))), len(given), self._skipped)
         self._frame += self._windows.shift
-        self._samples = self._samples[(self._frame - self._skipped - before) * self._front_end.hop :]
-        return SamplesOfWindow(padded, len(given), skipped)
+        self._samples = self._samples[(self._first - first) * self._front_end.hop :]
+        return window
+
+    @property
+    def _first(self) -> int:
+        """Frame of the stream at which the samples of the buffer begin."""
+        return max(self._frame - self._front_end.run_up, 0)
 
     @property
     def _skipped(self) -> int:
         """Number of frames between the first sample of the buffer and the next window."""
-        return min(self._frame, self._front_end.run_up)
+        return self._frame - self._first

@@ -44,6 +44,9 @@ class ExportOptions:
     """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""
     live: bool = False
     """Use the live parameters instead of the averaged ones."""
+    streaming: bool = False
+    """Write files that read windows of a stream, with the state of the encoder as inputs and outputs (onnx,
+    sherpa-onnx, stablehlo)."""
     like: Annotated[Path | None, arg(metavar="ORIGINAL.nemo")] = None
     """The .nemo file from which everything except the weights is copied."""
 
@@ -67,6 +70,7 @@ def main(arguments: Sequence[str]) -> None:
         weights=options.weights,
         recording=options.recording,
         like=options.like,
+        streaming=options.streaming,
     )
     for line in lines:
         print(line, flush=True)

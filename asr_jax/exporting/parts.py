@@ -182,7 +182,7 @@ class Features:
         def frames(audio: Any, audio_lengths: Any) -> Frames:
             return parts.model.front_end(audio * FULL_SCALE, audio_lengths)
 
-        rows, samples = symbols("batch, samples", least=least_samples(parts.model))
+        rows, samples = symbols("batch, samples", least=parts.model.fewest_inputs())
         samples_of = (parts.recording / np.float32(FULL_SCALE)).astype(np.float32)
         return cls(
             frames,
@@ -204,17 +204,6 @@ def symbols(names: str, *, least: int = 1) -> tuple[Any, ...]:
     """Returns symbolic dimensions, the last one of which is at least `least`."""
     last = names.rpartition(",")[2].strip()
     return tuple(jax.export.symbolic_shape(names, constraints=[f"{last} >= {least}"] if least > 1 else ()))
-
-
-def least_samples(model: Recogniser) -> int:
-    """Returns the smallest number of samples that an exported program takes: those of one frame of output."""
-    low, high = 0, 1
-    while model.output_length(high) < 1:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if model.output_length(middle) >= 1 else (middle, high)
-    return high
 
 
 def _batch(frames: Frames) -> Batch:

@@ -17,7 +17,7 @@ from asr_jax.audio.logmel import LogMel
 from asr_jax.audio.stages import Normalise, NormaliseByDataSet, Stack
 from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.errors import UserError
-from asr_jax.exporting.parts import Features, Part, Parts, least_samples, symbols
+from asr_jax.exporting.parts import Features, Part, Parts, symbols
 from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.paraformer import ParaformerHead
 from asr_jax.heads.transducer import TransducerHead
@@ -32,6 +32,7 @@ FIRE_RED = KaldiFbank(high_hz=0.0, snip_edges=True, scale=FULL_SCALE)
 """Bins of sherpa-onnx's kind `fire_red_asr_ctc`."""
 FUNASR = replace(FIRE_RED, window="hamming")
 """Bins of sherpa-onnx's kind `paraformer`."""
+INSTEAD = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
 SPACE, BLANK = "▁", "<blk>"
 SECONDS_OF_FRAME = {"omnilingual_asr_ctc": 0.02}
 """Seconds per output frame by which sherpa-onnx computes times, by kind; 0.04 for the others."""
@@ -51,6 +52,8 @@ class Kind:
     lengths: Any = np.int64
     """Type of lengths in the files."""
     remarks: Sequence[str] = ()
+    streams: bool = False
+    """Whether the kind is one of `sherpa_onnx.OnlineRecognizer`."""
 
     @property
     def seconds_of_frame(self) -> float:
@@ -77,10 +80,10 @@ def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
 
 def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
-    if _bins(front_end) == ICEFALL:
+    if bins_of(front_end) == ICEFALL:
         [part] = parts.of(of_bins(parts, "x", "x_lens"))
         return Kind("zipformer_ctc", [part], tokens)
-    if _bins(front_end) == FIRE_RED:
+    if bins_of(front_end) == FIRE_RED:
         [part] = parts.of(of_bins(parts, "x", "x_lens"))
         zeros, ones = (",".join([value] * FIRE_RED.num_mels) for value in ("0", "1"))
         about = {"model_type": "fire-red-asr-2-ctc", "cmvn_mean": zeros, "cmvn_inv_stddev": ones}
@@ -95,26 +98,38 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
         )
     [part] = parts.of(of_level_samples(parts))
     compute, level = part.function, 20 * np.log10(level_of(parts.recording))
-    part = replace(part, outputs=("log_probs",), function=lambda samples: compute(samples=samples)[0])
+    blank_id = tokenizer.blank_id
+    part = replace(
+        part, outputs=("log_probs",), function=lambda samples: ended(*compute(samples=samples), label=blank_id)
+    )
     remark = f"levels of recordings: sherpa-onnx removes them, and the file sets {level:.0f} dB, as of the one above"
     return Kind("omnilingual_asr_ctc", [part], tokens, remarks=[] if isinstance(front_end, Waveform) else [remark])
 
 
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
-    head = parts.model.heads[parts.head]
-    assert isinstance(head, TransducerHead)
-    instead = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
-    if _bins(front_end) != ICEFALL:
+    if bins_of(front_end) != ICEFALL:
         raise UserError(
             f"sherpa-onnx computes the features of transducers, which are not those of this run's front-end, "
-            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). {instead}"
+            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). {INSTEAD}"
         )
+    networks, tokens, about = stateless(parts, tokenizer)
+    return Kind("transducer", [parts.encoder(of_bins(parts, "x", "x_lens")), *networks], tokens, {"decoder": about})
+
+
+def stateless(parts: Parts, tokenizer: Tokenizer) -> tuple[list[Part], list[str], dict[str, Any]]:
+    """Returns the networks of a transducer as sherpa-onnx calls them, its symbols, and metadata of the decoder.
+
+    Raises:
+        UserError: If the prediction network is not stateless, or the head has durations.
+    """
+    head = parts.model.heads[parts.head]
+    assert isinstance(head, TransducerHead)
     prediction = head.settings.prediction
     if not isinstance(prediction, StatelessPrediction) or head.durations:
         has = "durations" if head.durations else f"the prediction network {type(prediction).__name__}"
         raise UserError(
             f"sherpa-onnx runs transducers of Kaldi's bins with a stateless prediction network and without durations, "
-            f"and this head has {has}. {instead}"
+            f"and this head has {has}. {INSTEAD}"
         )
     # The blank of sherpa-onnx's transducers is label 0.
     order = np.asarray([head.blank_id, *(n for n in range(head.vocab_size) if n != head.blank_id)], np.int32)
@@ -130,23 +145,19 @@ def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     labels, place = prediction_network.example["labels"], np.argsort(order)
     example = np.where(labels < 0, -1, place[np.maximum(labels, 0)]).astype(np.int32)
     inputs = {"y": prediction_network.inputs["labels"]}
-    return Kind(
-        "transducer",
-        [
-            parts.encoder(of_bins(parts, "x", "x_lens")),
-            replace(prediction_network, function=of_labels, inputs=inputs, example={"y": example}),
-            replace(joint, function=logits, outputs=("logit",)),
-        ],
-        symbols_of(tokenizer, order),
-        {"decoder": {"vocab_size": head.vocab_size, "context_size": prediction.context}},
-    )
+    networks = [
+        replace(prediction_network, function=of_labels, inputs=inputs, example={"y": example}),
+        replace(joint, function=logits, outputs=("logit",)),
+    ]
+    about = {"vocab_size": head.vocab_size, "context_size": prediction.context}
+    return networks, symbols_of(tokenizer, order), about
 
 
 def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     stages = front_end.then
     stack = stages[0] if stages else None
     has_statistics = all(isinstance(each, NormaliseByDataSet) for each in stages[1:2])
-    if _bins(front_end) != FUNASR or not isinstance(stack, Stack) or stack.ends != "copies" or not has_statistics:
+    if bins_of(front_end) != FUNASR or not isinstance(stack, Stack) or stack.ends != "copies" or not has_statistics:
         raise UserError(
             f"sherpa-onnx computes the features of Paraformer, which are not those of this run's front-end, "
             f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
@@ -173,10 +184,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
 
     def function(speech: Any, speech_lengths: Any) -> Any:
         log_probs, lengths = compute(speech=speech, speech_lengths=speech_lengths)
-        # sherpa-onnx reads queries up to the first end, whatever the number of labels is.
-        is_behind = ~length_mask(lengths, log_probs.shape[1])[:, :, None]
-        ends = jnp.asarray(np.where(np.arange(tokenizer.vocab_size) == head.end_id, 0.0, -1e4).astype(np.float32))
-        return jnp.where(is_behind, ends[None, None], log_probs), lengths
+        return ended(log_probs, lengths, label=head.end_id), lengths
 
     about = {
         "vocab_size": tokenizer.vocab_size,
@@ -189,7 +197,17 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32)
 
 
-def _bins(front_end: FrontEnd) -> FrontEnd | None:
+def ended(log_probs: Any, lengths: Any, *, label: int) -> Any:
+    """Returns log-probabilities that have a label of probability 1 behind the length of each row.
+
+    sherpa-onnx reads all frames of a recording if the model does not return their number, and all queries of
+    Paraformer up to the label of the end.
+    """
+    certain = np.where(np.arange(log_probs.shape[-1]) == label, 0.0, -1e4).astype(np.float32)
+    return jnp.where(length_mask(lengths, log_probs.shape[1])[:, :, None], log_probs, certain[None, None])
+
+
+def bins_of(front_end: FrontEnd) -> FrontEnd | None:
     """Returns the front-end without what does not change its bins in evaluation; None if it is not Kaldi's."""
     if not isinstance(front_end, KaldiFbank):
         return None
@@ -214,7 +232,7 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
         mask = length_mask(found.lengths, found.values.shape[1])[..., None]
         return found.replace(values=jnp.where(mask, found.values, front_end.padding))
 
-    least = max(before.output_length(least_samples(parts.model)), 1)
+    least = max(before.output_length(parts.model.fewest_inputs()), 1)
     rows, size = symbols("batch, frames", least=int(least))
     samples = jnp.asarray(np.stack([parts.recording] * 2))
     few = max(2 * len(parts.recording) // 3, 1)
@@ -235,7 +253,7 @@ def of_level_samples(parts: Parts) -> Features:
     They are multiplied by the level of the recording of the examples.
     """
     level = level_of(parts.recording) * FULL_SCALE
-    (size,) = symbols("samples", least=least_samples(parts.model))
+    (size,) = symbols("samples", least=parts.model.fewest_inputs())
 
     def frames(samples: Any) -> Frames:
         lengths = jnp.full(1, samples.shape[1], jnp.int32)

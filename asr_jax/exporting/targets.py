@@ -3,9 +3,9 @@
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +21,7 @@ from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.exporting.parts import Part, Parts
+from asr_jax.exporting.windows import feature_windows, streaming_parts
 from asr_jax.inference.shared_folders import OURS, write_model
 from asr_jax.inference.trained import Trained
 from asr_jax.pretrained.formats import FORMATS as WEIGHT_FORMATS
@@ -55,6 +56,7 @@ def export(
     weights: Sequence[str] = ("f32",),
     recording: str = "",
     like: Path | None = None,
+    streaming: bool = False,
 ) -> Iterator[str]:
     """Writes a run for another program, and yields lines that describe what was written.
 
@@ -66,6 +68,7 @@ def export(
         recording: Audio file that the files are tried with. Empty: one of the run's validation or training set, or
             noise if there is none.
         like: `.nemo` file from which everything except the weights is copied, for the format nemo.
+        streaming: Whether the files read windows, with the state of the encoder as inputs and outputs.
 
     Raises:
         UserError: If the format does not have the model, or an option does not belong to the format.
@@ -93,9 +96,14 @@ def export(
     samples, about = _recording(trained, recording)
     yield f"tried with {about}"
     parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)
+    made = streaming_parts(parts) if streaming and to != "sherpa-onnx" else parts
     with _whole_folder(out) as folder:
-        write: Callable[..., Iterator[str]] = {"onnx": _onnx, "sherpa-onnx": _sherpa, "stablehlo": _stablehlo}[to]
-        yield from write(trained, parts, folder, weights)
+        if to == "sherpa-onnx":
+            yield from _sherpa(trained, parts, folder, weights, streaming=streaming)
+        else:
+            write = _onnx if to == "onnx" else _stablehlo
+            yield from write(made, folder, weights)
+            _describe(trained, parts, folder, made, streaming=streaming)
 
 
 @contextmanager
@@ -123,30 +131,27 @@ def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], st
     return np.clip(noise, -32767, 32767).astype(np.int16), "noise of 3 s, because no recording was found"
 
 
-def _stablehlo(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
+def _stablehlo(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
     from asr_jax.exporting.stablehlo import run_stablehlo, write_stablehlo
 
     if tuple(weights) != ("f32",):
         raise UserError(f"weights {' '.join(weights)}: expected f32 for stablehlo")
-    made = list(parts)
     for part in made:
         path = folder / f"{part.name}.stablehlo"
         write_stablehlo(part, path)
         yield _checked(path, part, run_stablehlo(path, part))
-    _describe(trained, parts, folder, made)
 
 
-def _onnx(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
-    made = list(parts)
+def _onnx(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
     for part in made:
         yield from write_part(part, folder, weights, metadata={})
-    _describe(trained, parts, folder, made)
 
 
-def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]) -> Iterator[str]:
+def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str], *, streaming: bool) -> Iterator[str]:
     from asr_jax.exporting.sherpa import kind_of, tokens_file
+    from asr_jax.exporting.sherpa_streaming import streaming_kind_of
 
-    kind = kind_of(parts, trained.tokenizer)
+    kind = streaming_kind_of(parts, trained.tokenizer) if streaming else kind_of(parts, trained.tokenizer)
     for part in kind.parts:
         # An embedding is not quantised, and a quantised joint network changes more words than it saves memory.
         chosen = weights if part.name in ("model", "encoder") else ["f32"]
@@ -154,7 +159,8 @@ def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]
     write_whole(folder / "tokens.txt", tokens_file(kind.tokens))
     shift_s = parts.model.frame_times(tap=parts.model.heads[parts.head].tap).shift_s
     files = ", ".join(f'{"" if part.name == "model" else part.name + "="}"{part.name}.onnx"' for part in kind.parts)
-    yield f'sherpa_onnx.OfflineRecognizer.from_{kind.name}({files}, tokens="tokens.txt")'
+    recognizer = "OnlineRecognizer" if kind.streams else "OfflineRecognizer"
+    yield f'sherpa_onnx.{recognizer}.from_{kind.name}({files}, tokens="tokens.txt")'
     if abs(shift_s - kind.seconds_of_frame) > 1e-6:
         yield f"times of sherpa-onnx are to be multiplied by {shift_s / kind.seconds_of_frame:g}"
     yield from kind.remarks
@@ -227,7 +233,7 @@ def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> Compared:
     return Compared(float(np.max(differences)), float(np.mean(same)) if same.size else 1.0)
 
 
-def _describe(trained: Trained, parts: Parts, folder: Path, made: Sequence[Part]) -> None:
+def _describe(trained: Trained, parts: Parts, folder: Path, made: Iterable[Part], *, streaming: bool) -> None:
     """Writes model.json: what a program needs to know besides the files."""
     times = parts.model.frame_times(tap=parts.model.heads[parts.head].tap)
     tokenizer = trained.tokenizer
@@ -248,4 +254,12 @@ def _describe(trained: Trained, parts: Parts, folder: Path, made: Sequence[Part]
             for part in made
         },
     }
+    if streaming:
+        window, windows = parts.model.encoder.stream_window, feature_windows(parts)
+        about["window"] = {
+            **asdict(window),
+            "num_samples": windows.num_samples,
+            "hop": parts.model.front_end.hop,
+            "run_up": parts.model.front_end.run_up,
+        }
     write_whole(folder / "model.json", json_text(about, indent=1) + "\n")

@@ -75,7 +75,7 @@ class Streamer:
         model = trained.model
         of_head: dict[str, Any] = {"head": decoder.head, "decoding": decoder.search.decoding}
         window = model.encoder.stream_window
-        windows = FeatureWindows(model.front_end, window.size, window.shift)
+        windows = FeatureWindows(model.front_end, window.size, window.shift, window.before)
         self._windows, self._endpoints, self._writer = windows, endpoints, decoder.search.writer
         self._lists_n_best = decoder.search.decoding.gives_n_best
         self._search = decoder.search.decoding.streams(

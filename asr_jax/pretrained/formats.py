@@ -135,8 +135,7 @@ def save_exported(
         return save_weights(weights, symbols, out)
     if out.suffix == ".nemo" and (names != "nemo" or like is None):
         raise UserError(
-            f"{out}: a .nemo file also contains settings and a tokenizer; expected --to nemo and "
-            "--like ORIGINAL.nemo"
+            f"{out}: a .nemo file also contains settings and a tokenizer; expected --to nemo and --like ORIGINAL.nemo"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     if like is not None and out.suffix == ".nemo":

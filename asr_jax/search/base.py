@@ -42,7 +42,7 @@ class Decoding:
 
         Args:
             stage: Result of `host_stage`.
-            num_rows: Number of streams.
+            num_rows: Number of streams, which is that of the rows of `Head.search`.
 
         Raises:
             UserError: If the search cannot continue over windows of a stream.

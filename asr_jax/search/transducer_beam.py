@@ -233,7 +233,7 @@ class TransducerBeamSearch:
 
         Args:
             log_probs: Log-probability of the alignments of each hypothesis.
-            paths: Labels of each hypothesis.
+            paths: Labels of each hypothesis with their frames, in order.
             start: Number of labels before the first one.
         """
         scores, spelling = self._scores, self._spelling

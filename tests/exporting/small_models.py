@@ -1,12 +1,16 @@
 """A small model for each encoder and head, each with the front-end of its recipe."""
 
+from dataclasses import replace
+
 from asr_jax.audio import presets
-from asr_jax.audio.stages import NormaliseByDataSet
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.stages import NormaliseByDataSet, Stack
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
+from asr_jax.models.encoder import Context
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.quartznet import ConvBlock, QuartzNet
 from asr_jax.models.sanm import SANM
@@ -16,6 +20,7 @@ from asr_jax.models.wav2vec2 import Wav2Vec2, WaveformConv
 from asr_jax.models.zipformer import Zipformer
 from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
+from asr_jax.search.transducer import TransducerDecoding
 
 SMALL = {"dim": 24, "num_layers": 2, "num_heads": 2, "kernel_size": 5}
 ZIPFORMER = Zipformer.tiny(
@@ -27,7 +32,13 @@ CONVOLUTIONS = (
     ConvBlock(32, 1, separable=False),
 )
 LAYERS = (WaveformConv(16, 10, 5), *(WaveformConv(16, 3, 2),) * 4, *(WaveformConv(16, 2, 2),) * 2)
-STATELESS = Transducer(prediction=StatelessPrediction(16), joint_dim=24, activation="tanh", dropout=0.0)
+STATELESS = Transducer(
+    prediction=StatelessPrediction(16),
+    joint_dim=24,
+    activation="tanh",
+    dropout=0.0,
+    decoding=TransducerDecoding(max_symbols=1),  # as sherpa-onnx
+)
 RECURRENT = Transducer(prediction=LSTMPrediction(16, num_layers=2), joint_dim=24, dropout=0.0)
 STATISTICS = NormaliseByDataSet(mean=(7.0,) * 560, deviation=(3.0,) * 560)
 
@@ -69,3 +80,22 @@ MODELS = {
     ),
 }
 """Models by the names of their encoders or heads."""
+CHUNKS = (Context(chunk_frames=8, left_frames=16),)
+CAUSAL = {"causal": True, "contexts": CHUNKS}
+STREAMING = {
+    "streaming_zipformer": Model(replace(ZIPFORMER, **CAUSAL), augment=()),  # type: ignore[arg-type]
+    "streaming_transducer": Model(replace(ZIPFORMER, **CAUSAL), heads={"transducer": STATELESS}, augment=()),  # type: ignore[arg-type]
+    "streaming_conformer": Model(Conformer(subsampling_channels=8, norm="layer", **SMALL, **CAUSAL), augment=()),  # type: ignore[arg-type]
+    "streaming_lstm": Model(
+        LSTMEncoder(dim=24, num_mels=160),
+        augment=(),
+        front_end=KaldiFbank(then=(NormaliseByDataSet((-6.0,) * 80, (4.0,) * 80), Stack(2, 2))),
+    ),
+    "streaming_rnnt": Model(
+        LSTMEncoder(dim=24),
+        heads={"transducer": RECURRENT},
+        augment=(),
+        front_end=presets.rnnt(NormaliseByDataSet((-6.0,) * 80, (4.0,) * 80)),
+    ),
+}
+"""Models that stream."""

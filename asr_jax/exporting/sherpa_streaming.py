@@ -1,0 +1,142 @@
+"""Streaming recognisers as files of sherpa-onnx's kinds `zipformer2_ctc` and streaming `transducer`.
+
+sherpa-onnx keeps the state of a Zipformer between windows: for each layer six arrays, whose sizes it computes from the
+metadata of the file. The files have the metadata of one layer, whose first array has the size of the whole state of any
+encoder. The other arrays are not used.
+
+Source: k2-fsa/sherpa-onnx, sherpa-onnx/csrc/online-zipformer2-transducer-model.cc and online-zipformer2-ctc-model.cc,
+version 2.0.1.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.audio.stages import Stack
+from asr_jax.core.batch import Frames
+from asr_jax.core.errors import UserError
+from asr_jax.exporting.parts import Part, Parts, symbols
+from asr_jax.exporting.sherpa import ICEFALL, Kind, bins_of, stateless, symbols_of
+from asr_jax.exporting.windows import feature_windows, initial_state, packed, streamed, unpacked
+from asr_jax.heads.ctc import CTCHead
+from asr_jax.heads.transducer import TransducerHead
+from asr_jax.text.tokenizers import Tokenizer
+
+UNUSED = {
+    "cached_nonlin_attn": (1, "batch", 1, 3),
+    "cached_val1": (1, "batch", 1),
+    "cached_val2": (1, "batch", 1),
+    "cached_conv1": ("batch", 4, 1),
+    "cached_conv2": ("batch", 4, 1),
+    "embed_states": ("batch", 128, 3, 19),
+}
+"""Shapes of the arrays that sherpa-onnx keeps and that the files return unchanged."""
+
+
+def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
+    """Returns a streaming recogniser in the form of one of sherpa-onnx's kinds.
+
+    Raises:
+        UserError: If the model cannot stream, or no kind has its head or front-end.
+    """
+    head, front_end = parts.model.heads[parts.head], parts.model.front_end
+    feature_windows(parts)  # raises if the model cannot stream
+    if bins_of(front_end) != ICEFALL:
+        raise UserError(
+            f"sherpa-onnx computes the features of streams, which are not those of this run's front-end, "
+            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). Use --to onnx"
+        )
+    if isinstance(head, CTCHead):
+        about = {"model_type": "zipformer2"} | metadata(parts)
+        return Kind(
+            "zipformer2_ctc",
+            [container(parts, "model", "log_probs")],
+            symbols_of(tokenizer, range(tokenizer.vocab_size)),
+            {"model": about},
+            streams=True,
+        )
+    if isinstance(head, TransducerHead):
+        networks, tokens, of_decoder = stateless(parts, tokenizer)
+        about = {"model_type": "zipformer2"} | metadata(parts)
+        return Kind(
+            "transducer",
+            [container(parts, "encoder", "encoder_out"), *networks],
+            tokens,
+            {"encoder": about, "decoder": of_decoder},
+            streams=True,
+        )
+    raise UserError(f"sherpa-onnx has no streaming kind for the head {parts.head}: expected CTC or a transducer")
+
+
+def metadata(parts: Parts) -> dict[str, Any]:
+    """Returns the metadata by which sherpa-onnx computes windows and the sizes of the state."""
+    size, shift = frames_of_window(parts)
+    return {
+        **dict.fromkeys(("num_encoder_layers", "left_context_len", "num_heads", "value_head_dims"), 1),
+        "query_head_dims": packed_size(parts),
+        "encoder_dims": 4,
+        "cnn_module_kernels": 3,
+        "T": size,
+        "decode_chunk_len": shift,
+    }
+
+
+def packed_size(parts: Parts) -> int:
+    """Returns the number of values of the state, with the frames that precede the next window."""
+    leaves = jax.tree.leaves(initial_state(parts, 1))
+    return sum(math.prod(leaf.shape[1:]) for leaf in leaves) + _num_before(parts) * ICEFALL.num_mels
+
+
+def frames_of_window(parts: Parts) -> tuple[int, int]:
+    """Returns the number of mel frames of a window, and the distance between two windows."""
+    window, num, every = parts.model.encoder.stream_window, 1, 1
+    for stage in parts.model.front_end.then:
+        if isinstance(stage, Stack):
+            num, every = num + (stage.num - 1) * every, every * stage.every
+    return (window.size - 1) * every + num, window.shift * every
+
+
+def _num_before(parts: Parts) -> int:
+    """Number of mel frames before the first window, as of `StreamWindow.before`."""
+    window = parts.model.encoder.stream_window
+    _, shift = frames_of_window(parts)
+    return window.before * (shift // window.shift)
+
+
+def container(parts: Parts, name: str, output: str) -> Part:
+    """Returns the part that encodes one window with sherpa-onnx's arrays of the state."""
+    like, num_before = initial_state(parts, 1), _num_before(parts)
+    size, _ = frames_of_window(parts)
+    (rows,) = symbols("batch")
+    width = packed_size(parts)
+
+    def function(x: Any, cached_key: Any, processed_lens: Any, **unused: Any) -> Any:
+        state, before = jnp.split(cached_key[0], [width - num_before * ICEFALL.num_mels], axis=1)
+        # Windows begin before the stream, and sherpa-onnx begins with its first frame.
+        frames = jnp.concatenate([before.reshape(x.shape[0], num_before, ICEFALL.num_mels), x], axis=1)
+        found = Frames(frames[:, :size], jnp.full(x.shape[0], size, jnp.int32))
+        for stage in parts.model.front_end.then:
+            found = stage(found, step=None)
+        after, outputs = streamed(parts, unpacked(like, state), found)
+        kept = frames[:, size:].reshape(x.shape[0], num_before * ICEFALL.num_mels)
+        key = jnp.concatenate([packed(after), kept], axis=1)[None]
+        return outputs.values, key, *(unused[each] for each in UNUSED), processed_lens + size
+
+    inputs: dict[str, tuple[Any, ...]] = {"x": (rows, size, ICEFALL.num_mels), "cached_key": (1, rows, width)}
+    inputs |= {key: tuple(rows if each == "batch" else each for each in shape) for key, shape in UNUSED.items()}
+    shapes = {key: jax.ShapeDtypeStruct(shape, jnp.float32) for key, shape in inputs.items()}
+    shapes["processed_lens"] = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    sizes = {key: tuple(2 if each is rows else each for each in given.shape) for key, given in shapes.items()}
+    example = {key: np.zeros(sizes[key], shapes[key].dtype) for key in shapes}
+    bins = replace(parts.model.front_end, then=())(
+        jnp.asarray(parts.recording)[None], jnp.asarray([len(parts.recording)])
+    )
+    for row in range(2):
+        some = np.asarray(bins.values)[0, row * size : (row + 1) * size]
+        example["x"][row, : len(some)] = some
+    names = ("cached_key", *UNUSED, "processed_lens")
+    return Part(name, function, shapes, (output, *(f"new_{each}" for each in names)), example)

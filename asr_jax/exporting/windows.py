@@ -1,0 +1,146 @@
+"""Streaming recognisers as functions of a window and a state, for programs that keep the state themselves."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asr_jax.audio.features import FULL_SCALE
+from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
+from asr_jax.core.batch import Encoded, Frames
+from asr_jax.core.pytrees import Tree, flatten
+from asr_jax.exporting.parts import Part, Parts, symbols
+from asr_jax.heads.ctc import CTCHead
+from asr_jax.heads.transducer import TransducerHead
+from asr_jax.models.base import Recogniser
+
+NEXT = "next_"
+"""Prefix of the names of outputs that are states after a window."""
+
+
+def streaming_parts(parts: Parts) -> list[Part]:
+    """Returns the parts of a streaming recogniser: its features, the encoder with its state, and other networks.
+
+    Raises:
+        UserError: If the front-end, the encoder or the head cannot stream.
+    """
+    head = parts.model.heads[parts.head]
+    if isinstance(head, CTCHead):
+        return [features(parts), encoder(parts, "model", "log_probs")]
+    if isinstance(head, TransducerHead):
+        return [features(parts), encoder(parts, "encoder", "encoder_out"), *parts.networks()]
+    return list(parts)  # raises, or returns whole Paraformer
+
+
+def features(parts: Parts) -> Part:
+    """Returns the part that computes the frames of one window from its samples."""
+    windows = feature_windows(parts)
+
+    def function(audio: Any, audio_lengths: Any, skipped: Any) -> Any:
+        frames = windows(audio * FULL_SCALE, audio_lengths, skipped)
+        return frames.values, frames.lengths
+
+    (rows,) = symbols("batch")
+    lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    audio = jax.ShapeDtypeStruct((rows, windows.num_samples), jnp.float32)
+    buffer = SampleBuffer(windows)
+    buffer.add(parts.recording)
+    buffer.end()
+    taken = [buffer.take() for _ in range(2) if buffer.is_ready]
+    example = {
+        "audio": np.stack([each.samples for each in taken]).astype(np.float32) / np.float32(FULL_SCALE),
+        "audio_lengths": np.asarray([each.length for each in taken], np.int32),
+        "skipped": np.asarray([each.skipped for each in taken], np.int32),
+    }
+    inputs = {"audio": audio, "audio_lengths": lengths, "skipped": lengths}
+    return Part("features", function, inputs, ("frames", "frames_lengths"), example)
+
+
+def feature_windows(parts: Parts) -> FeatureWindows:
+    """Returns the windows of features that the encoder reads."""
+    window = parts.model.encoder.stream_window
+    return FeatureWindows(parts.model.front_end, window.size, window.shift, window.before)
+
+
+def encoder(parts: Parts, name: str, output: str) -> Part:
+    """Returns the part that encodes one window of each stream.
+
+    Args:
+        name: Name of the part.
+        output: Name of its first output: log-probabilities of CTC, or projected frames of a transducer.
+    """
+    window, shapes = parts.model.encoder.stream_window, initial_state(parts, 1)
+    names = list(flatten(shapes))
+    (rows,) = symbols("batch")
+
+    def function(frames: Any, frames_lengths: Any, **state: Any) -> Any:
+        after, outputs = streamed(parts, unnamed(shapes, state), Frames(frames, frames_lengths))
+        return outputs.values, outputs.lengths, *flatten(after).values()
+
+    sizes = {key: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) for key, leaf in flatten(shapes).items()}
+    num_features = parts.model.front_end.num_features
+    example = {
+        "frames": np.random.default_rng(0).normal(size=(2, window.size, num_features)).astype(np.float32),
+        "frames_lengths": np.asarray([window.size, window.size // 2], np.int32),
+        **{key: np.asarray(leaf) for key, leaf in flatten(initial_state(parts, 2)).items()},
+    }
+    inputs = {
+        "frames": jax.ShapeDtypeStruct((rows, window.size, num_features), jnp.float32),
+        "frames_lengths": jax.ShapeDtypeStruct((rows,), jnp.int32),
+        **sizes,
+    }
+    return Part(name, function, inputs, (output, f"{output}_lengths", *(NEXT + each for each in names)), example)
+
+
+def initial_state(parts: Parts, num_rows: int) -> Tree:
+    """Returns the encoder's state before the first window."""
+    return parts.model.apply(
+        parts.variables, num_rows, method=lambda module, num_rows: module.encoder.initial_state(num_rows)
+    )
+
+
+def streamed(parts: Parts, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
+    """Encodes a window; returns the state after it, and log-probabilities of CTC or a transducer's projected frames."""
+
+    def function(module: Recogniser, state: Tree, frames: Frames) -> Any:
+        after, outputs = module.encoder.stream(state, frames)
+        head: Any = module.heads[parts.head]
+        if isinstance(head, TransducerHead):
+            return after, outputs.replace(values=head.of_frames(outputs.values))
+        return after, head.emit(Encoded(outputs))
+
+    found: Any = parts.model.apply(parts.variables, state, frames, method=function)
+    return found
+
+
+def unnamed(like: Tree, named: Mapping[str, Any]) -> Tree:
+    """Returns a tree like `like` whose leaves have the values of `named`, by their paths."""
+    leaves = [named[path] for path in flatten(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def packed(state: Tree) -> Any:
+    """Returns a state as one array of float32, `[B S]`. Counts of frames are exact below 2²⁴."""
+    return jnp.concatenate(
+        [leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:])).astype(jnp.float32) for leaf in jax.tree.leaves(state)],
+        axis=1,
+    )
+
+
+def unpacked(like: Tree, values: Any) -> Tree:
+    """Returns the state that `packed` has packed.
+
+    Args:
+        like: State of one stream.
+        values: Packed states, `[B S]`.
+    """
+    sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(like)]
+    columns = jnp.split(values, np.cumsum(sizes)[:-1].tolist(), axis=1)
+    leaves = [
+        column.reshape(values.shape[0], *leaf.shape[1:]).astype(leaf.dtype)
+        for column, leaf in zip(columns, jax.tree.leaves(like), strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
