@@ -115,16 +115,19 @@ def container(parts: Parts, name: str, output: str) -> Part:
     width = packed_size(parts)
 
     def function(x: Any, cached_key: Any, processed_lens: Any, **unused: Any) -> Any:
-        state, before = jnp.split(cached_key[0], [width - num_before * ICEFALL.num_mels], axis=1)
-        # Windows begin before the stream, and sherpa-onnx begins with its first frame.
-        frames = jnp.concatenate([before.reshape(x.shape[0], num_before, ICEFALL.num_mels), x], axis=1)
+        frames, state = x, cached_key[0]
+        if num_before:  # windows begin before the stream, and sherpa-onnx begins with its first frame
+            state, kept = jnp.split(state, [width - num_before * ICEFALL.num_mels], axis=1)
+            frames = jnp.concatenate([kept.reshape(x.shape[0], num_before, ICEFALL.num_mels), x], axis=1)
         found = Frames(frames[:, :size], jnp.full(x.shape[0], size, jnp.int32))
         for stage in parts.model.front_end.then:
             found = stage(found, step=None)
         after, outputs = streamed(parts, unpacked(like, state), found)
-        kept = frames[:, size:].reshape(x.shape[0], num_before * ICEFALL.num_mels)
-        key = jnp.concatenate([packed(after), kept], axis=1)[None]
-        return outputs.values, key, *(unused[each] for each in UNUSED), processed_lens + size
+        key = packed(after)
+        if num_before:
+            kept = frames[:, size:].reshape(x.shape[0], num_before * ICEFALL.num_mels)
+            key = jnp.concatenate([key, kept], axis=1)
+        return outputs.values, key[None], *(unused[each] for each in UNUSED), processed_lens + size
 
     inputs: dict[str, tuple[Any, ...]] = {"x": (rows, size, ICEFALL.num_mels), "cached_key": (1, rows, width)}
     inputs |= {key: tuple(rows if each == "batch" else each for each in shape) for key, shape in UNUSED.items()}

@@ -1,7 +1,6 @@
 """Streaming recognisers as functions of a window and a state, for programs that keep the state themselves."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,8 +16,8 @@ from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.models.base import Recogniser
 
-NEXT = "next_"
-"""Prefix of the names of outputs that are states after a window."""
+STATE, NEXT = "state_", "next_state_"
+"""Prefixes of the names of inputs and outputs that are the state before and after a window."""
 
 
 def streaming_parts(parts: Parts) -> list[Part]:
@@ -73,26 +72,28 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
         output: Name of its first output: log-probabilities of CTC, or projected frames of a transducer.
     """
     window, shapes = parts.model.encoder.stream_window, initial_state(parts, 1)
-    names = list(flatten(shapes))
     (rows,) = symbols("batch")
 
     def function(frames: Any, frames_lengths: Any, **state: Any) -> Any:
-        after, outputs = streamed(parts, unnamed(shapes, state), Frames(frames, frames_lengths))
-        return outputs.values, outputs.lengths, *flatten(after).values()
+        before = jax.tree.unflatten(jax.tree.structure(shapes), [state[name] for name in named(shapes, STATE)])
+        after, outputs = streamed(parts, before, Frames(frames, frames_lengths))
+        return outputs.values, outputs.lengths, *jax.tree.leaves(after)
 
-    sizes = {key: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) for key, leaf in flatten(shapes).items()}
     num_features = parts.model.front_end.num_features
     example = {
         "frames": np.random.default_rng(0).normal(size=(2, window.size, num_features)).astype(np.float32),
         "frames_lengths": np.asarray([window.size, window.size // 2], np.int32),
-        **{key: np.asarray(leaf) for key, leaf in flatten(initial_state(parts, 2)).items()},
+        **{name: np.asarray(leaf) for name, leaf in named(initial_state(parts, 2), STATE).items()},
     }
     inputs = {
         "frames": jax.ShapeDtypeStruct((rows, window.size, num_features), jnp.float32),
         "frames_lengths": jax.ShapeDtypeStruct((rows,), jnp.int32),
-        **sizes,
+        **{
+            name: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
+            for name, leaf in named(shapes, STATE).items()
+        },
     }
-    return Part(name, function, inputs, (output, f"{output}_lengths", *(NEXT + each for each in names)), example)
+    return Part(name, function, inputs, (output, f"{output}_lengths", *named(shapes, NEXT)), example)
 
 
 def initial_state(parts: Parts, num_rows: int) -> Tree:
@@ -116,10 +117,9 @@ def streamed(parts: Parts, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
     return found
 
 
-def unnamed(like: Tree, named: Mapping[str, Any]) -> Tree:
-    """Returns a tree like `like` whose leaves have the values of `named`, by their paths."""
-    leaves = [named[path] for path in flatten(like)]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+def named(state: Tree, prefix: str) -> dict[str, Any]:
+    """Returns the arrays of a state in the order of its leaves, by their paths with `_` instead of `/`."""
+    return {prefix + path.replace("/", "_"): leaf for path, leaf in flatten(state).items()}
 
 
 def packed(state: Tree) -> Any:
