@@ -31,7 +31,6 @@ def write_onnx(model: onnx.ModelProto, path: Path, *, metadata: Mapping[str, Any
     Args:
         model: Model with weights in float32.
         metadata: Keys and values, which are written as text.
-        weights: Type of the weights in the file.
     """
     if weights == "f16":
         model = with_half_weights(model)

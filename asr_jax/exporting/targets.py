@@ -173,7 +173,7 @@ def write_part(
 
     Args:
         weights: Types of weights, each in a file of its own.
-        metadata: Metadata of the files.
+        metadata: Keys and values that are stored in each file.
         lengths: Type of the integers that files take and return.
     """
     from asr_jax.exporting.onnx_files import WeightType, file_name, open_onnx, write_onnx

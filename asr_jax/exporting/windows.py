@@ -68,7 +68,7 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
     """Returns the part that encodes one window of each stream.
 
     Args:
-        name: Name of the part.
+        name: Name of the part, model or encoder.
         output: Name of its first output: log-probabilities of CTC, or projected frames of a transducer.
     """
     window, shapes = parts.model.encoder.stream_window, initial_state(parts, 1)
