@@ -188,7 +188,7 @@ class Run:
         return transcripts if _are_several(audio) else transcripts[0]
 
     def stream(self, *, rate_hz: int | None = None, endpoints: Endpoints = ENDPOINTS) -> "Stream":
-        """Begins to recognise a stream, whose samples arrive in pieces.
+        """Begins to recognise a stream of samples that arrive in pieces.
 
         Args:
             rate_hz: Sample rate of the samples in Hz. None: that of the model.
