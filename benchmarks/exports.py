@@ -33,7 +33,7 @@ from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.exporting.targets import export
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
-from asr_jax.heads.transducer import Pruning, Transducer
+from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.metrics.errors import word_errors
 from asr_jax.models.base import Model
@@ -59,9 +59,7 @@ ZIPFORMER = Zipformer.tiny(batches_per_update=15.0, dropout_start=0.15, dropout_
 STREAMING = replace(
     ZIPFORMER, causal=True, contexts=(Context(16, 64), Context(8, 64), Context(32, 64), Context(64, 64), Context())
 )
-STATELESS = Transducer(
-    prediction=StatelessPrediction(64), joint_dim=128, activation="tanh", dropout=0.0, pruning=Pruning(warmup=300)
-)
+STATELESS = Transducer(prediction=StatelessPrediction(64), joint_dim=128, activation="tanh", dropout=0.0)
 MODELS = {
     "zipformer": Model(ZIPFORMER),
     "transducer": Model(ZIPFORMER, heads={"transducer": STATELESS}),
@@ -85,7 +83,13 @@ MODELS = {
         front_end=presets.funasr(),
     ),
 }
-SLOW_LEARNERS = {"quartznet": (3e-3, 3000), "w2v_bert": (1e-3, 2500), "wav2vec2": (1e-3, 3000)}
+SLOW_LEARNERS = {
+    "transducer": (3e-3, 2000),
+    "streaming_transducer": (3e-3, 2000),
+    "quartznet": (3e-3, 3000),
+    "w2v_bert": (1e-3, 2500),
+    "wav2vec2": (1e-3, 3000),
+}
 """Peak learning rates and numbers of updates of the models that learn nothing from 1,000 updates at 3e-3."""
 MODEL = os.environ.get("MODEL", "zipformer")
 

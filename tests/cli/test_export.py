@@ -34,7 +34,7 @@ def test_a_run_is_written_and_described(run: Path, tmp_path: Path) -> None:
 def test_from_python(run: Path, tmp_path: Path) -> None:
     [line] = asr_jax.load(run).export(tmp_path / "weights.safetensors", to="safetensors")
     assert "weights of checkpoint 0" in line
-    with pytest.raises(UserError, match='the run computes in bf16, and files compute in f32: .* precision="f32"'):
+    with pytest.raises(UserError, match=r'the run computes in bf16, and files compute in f32: .* precision="f32"'):
         asr_jax.load(run, precision="bf16").export(tmp_path / "out", to="onnx")
 
 
