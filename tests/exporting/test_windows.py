@@ -30,7 +30,7 @@ def test_windows_of_several_streams_are_those_of_the_whole(name: str, tmp_path: 
         onnxruntime.InferenceSession(tmp_path / "out" / f"{part}.onnx") for part in ("features", "model")
     )
     window = trained.model.encoder.stream_window
-    assert about["size"], about["shift"] == (window.size, window.shift)
+    assert (about["size"], about["shift"]) == (window.size, window.shift)
     windows = FeatureWindows(trained.model.front_end, window.size, window.shift, window.before)
     assert about["num_samples"] == windows.num_samples
 
@@ -64,6 +64,27 @@ def test_windows_of_several_streams_are_those_of_the_whole(name: str, tmp_path: 
                 state[key][row] = outputs["next_" + key][row]
     for row, want in enumerate(expected):
         assert_within(relative(np.concatenate(found[row]), want), CLOSE, what=f"{name}, stream {row}")
+
+
+def test_samples_of_windows_as_the_page_tells() -> None:
+    """docs/export.md has the samples of window n of a recording, which a program outside of this package takes."""
+    for name in ("streaming_lstm", "streaming_conformer"):
+        model = STREAMING[name].build(vocab_size=10, blank_id=0, precision="f32")
+        front_end, window = model.front_end, model.encoder.stream_window
+        windows = FeatureWindows(front_end, window.size, window.shift, window.before)
+        [samples] = recordings(1.3)
+        buffer = SampleBuffer(windows)
+        buffer.add(samples)
+        buffer.end()
+        for n in range(100):
+            if not buffer.is_ready:
+                break
+            taken, frame = buffer.take(), n * window.shift - window.before
+            skipped = min(frame, front_end.run_up)
+            audio = samples[(frame - skipped) * front_end.hop :][: windows.num_samples]
+            assert (taken.skipped, taken.length) == (skipped, len(audio))
+            np.testing.assert_array_equal(taken.samples[: len(audio)], audio)
+        assert n > 3
 
 
 def test_packed_states_are_unpacked() -> None:
