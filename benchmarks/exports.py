@@ -5,8 +5,9 @@
 DIR has the manifests of benchmarks.delay_penalty. Each model is trained for some minutes. Of 50 test recordings of all
 lengths, it compares the log-probabilities of onnxruntime with those of the run, and the texts of sherpa-onnx, with
 weights in float32 and in int8, with those of `transcribe`. Of all test recordings, it compares error rates. Real-time
-factors of sherpa-onnx are of one recording at a time on one thread, ours of batches on all cores. Trainings are kept in RUNS; a second call trains only what is missing. This file is
-also the config of the trainings: `MODEL=quartznet python -m asr_jax.train --config benchmarks/exports.py`.
+factors of sherpa-onnx are of one recording at a time on one thread, ours of batches on all cores. Trainings are kept in
+RUNS; a second call trains only what is missing. This file is also the config of the trainings:
+`MODEL=quartznet python -m asr_jax.train --config benchmarks/exports.py`.
 """
 
 import json

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exporting.small_models import MODELS, STATELESS, STREAMING
-from exporting.test_targets import log_probs, recordings, trained_of
+from exporting.test_export_targets import log_probs, recordings, trained_of
 from exporting.untrained import LETTERS, untrained
 
 from asr_jax.api import Run

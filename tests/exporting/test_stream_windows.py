@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from exporting.small_models import MODELS, STREAMING
-from exporting.test_targets import CLOSE, log_probs, recordings
+from exporting.test_export_targets import CLOSE, log_probs, recordings
 from exporting.untrained import untrained
 from support import assert_within, relative
 
