@@ -85,6 +85,31 @@ def delay_penalty() -> str:
     return table("head | λ | test WER % (seeds) | mean latency, ms (seeds) | 50 / 90 / 99 %, ms", rows)
 
 
+def exports() -> str:
+    """Exported models in onnxruntime and sherpa-onnx beside the runs."""
+    rows = []
+    for each in read("exports"):
+        texts, wers = (
+            [each[key] for key in keys] for keys in (("other_texts", "other_texts_int8"), ("wer", "wer_int8"))
+        )
+        rates = " / ".join(f"{100 * wer:.1f}" for wer in wers)
+        factors = " / ".join(f"{1000 * each[key]:.1f}" for key in ("rtf", "rtf_int8"))
+        sizes = sum(size for name, size in each["bytes"].items() if "int8" not in name) / 1e6
+        log_probs = f"{each['log_probs']:.1e}" if "log_probs" in each else ""
+        row = [
+            each["model"],
+            f"`{each['kind']}`",
+            log_probs,
+            " / ".join(map(str, texts)),
+            rates,
+            factors,
+            f"{sizes:.1f}",
+        ]
+        rows.append(row)
+    header = "model | kind of sherpa-onnx | log-probabilities, largest difference | other texts of 50, f32 / int8"
+    return table(f"{header} | WER of the run / int8, % | real-time factor f32 / int8, ‰ | MB in f32", rows)
+
+
 def learning() -> str:
     """Error rates and training losses of models and of their originals, which learn from equal batches; all seeds."""
     rows = []
@@ -400,7 +425,7 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        an4, delay_penalty, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data,
+        an4, delay_penalty, exports, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data,
         transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches,
         scale_updates, scale_memory, scale_plans, faults,
     )
