@@ -1,4 +1,4 @@
-"""Measures a streaming run at each of its contexts: error rate, latency, streams of a core, and an hour of audio.
+"""Measures a streaming run at each of its contexts: error rate, latency, streams of a core, and hours of audio.
 
     python -m benchmarks.streaming --run RUN --data DIR [--parts accuracy times long] [--json OUT]
 
@@ -11,7 +11,7 @@ as that of benchmarks.delay_penalty. Each measurement has a process of its own:
   streams of a batch whose windows one core computes in less time than a chunk lasts. The latter is the processor time
   of the process, so that other work on the core changes it little.
 - long: Test recordings are joined with pauses. They are recognised as one stream, and by `transcribe` in windows. The
-  peak of the resident memory is that after compilation.
+  peak of the resident memory, from the end of compilation on, is read after 10 minutes of audio and at the end.
 
 The machine should have no other work during `times`. Parts that are not measured are kept from OUT.
 """
@@ -58,6 +58,8 @@ ROWS = 16
 """Number of streams at a time in `accuracy`."""
 FIRST_ROWS = 16
 """First number of streams that is tried on one core."""
+EARLY_MINUTES = 10
+"""Minutes of audio after which the memory of a long recording is read first."""
 Part = Literal["accuracy", "times", "long"]
 
 
@@ -71,8 +73,8 @@ class StreamingBenchmark:
     """Folder with test.jsonl."""
     parts: tuple[Part, ...] = ("accuracy", "times", "long")
     """What to measure."""
-    minutes: tuple[float, ...] = (10.0, 60.0)
-    """Durations of the joined recordings in minutes."""
+    minutes: float = 120.0
+    """Duration of the joined recording in minutes, more than 10."""
     json: Path | None = None
     """File to write the figures to, in JSON."""
 
@@ -127,15 +129,14 @@ def measure_times(options: StreamingBenchmark) -> list[dict[str, Any]]:
 
 def measure_long(options: StreamingBenchmark) -> list[dict[str, Any]]:
     context, *_ = load_experiment(options.run / EXPERIMENT).model.encoder.contexts
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for minutes in options.minutes:
-            recording = Path(folder) / f"{minutes:g}.flac"
-            written = join(list(read_utterances([options.test])), minutes, recording, shift_s=0, seed=0)
-            text = " ".join(each.text for each in written)
-            for method in (as_stream, in_windows):
-                rows.append(in_process(recognise_long, options.run, recording, text, context, method))
-    return rows
+        recording = Path(folder) / "recording.flac"
+        written = join(list(read_utterances([options.test])), options.minutes, recording, shift_s=0, seed=0)
+        text = " ".join(each.text for each in written)
+        return [
+            in_process(recognise_long, options.run, recording, text, context, method)
+            for method in (as_stream, in_windows)
+        ]
 
 
 def contexts_of_run(run: Path) -> list[Context]:
@@ -266,25 +267,46 @@ def cores(number: int) -> Iterator[None]:
     os.sched_setaffinity(0, all_cores)
 
 
+class Progress:
+    """Time and memory of the recognition of a long recording."""
+
+    def __init__(self) -> None:
+        begin()  # forgets the peak of the memory
+        self._began, self._audio_s, self._early_mb = time.perf_counter(), 0.0, 0.0
+
+    def add(self, audio_s: float) -> None:
+        """Adds seconds of audio that were computed."""
+        self._audio_s += audio_s
+        if not self._early_mb and self._audio_s >= 60 * EARLY_MINUTES:
+            self._early_mb = peak_mb()
+
+    def figures(self) -> dict[str, float]:
+        """Returns the peak of the resident memory after `EARLY_MINUTES` and now, in MB, and the real-time factor."""
+        seconds = time.perf_counter() - self._began
+        return {"early_mb": self._early_mb, "peak_mb": peak_mb(), "rtf": seconds / self._audio_s}
+
+
+def peak_mb() -> float:
+    return resident("VmHWM") / 1e6
+
+
 def recognise_long(
-    run: Path, recording: Path, text: str, context: Context, method: Callable[[Trained, Path], tuple[str, float]]
+    run: Path, recording: Path, text: str, context: Context, method: Callable[[Trained, Path], tuple[str, Progress]]
 ) -> dict[str, Any]:
     """Returns error rate, peak of the resident memory and speed for a long recording."""
     trained = in_context(run, context)
-    found, seconds = method(trained, recording)
-    duration_s = soundfile.info(recording).duration
+    found, progress = method(trained, recording)
     figures = score([Recognised("", text, found)], normaliser=trained.tokenizer.normaliser)
-    return {
-        "method": method.__name__.replace("_", " "), "minutes": duration_s / 60, "wer": figures["wer"],
-        "words": figures["words"], "peak_mb": resident("VmHWM") / 1e6, "rtf": seconds / duration_s,
-    } | durations(trained, context)  # fmt: skip
+    kept = {name: figures[name] for name in ("wer", "words")}
+    minutes = soundfile.info(recording).duration / 60
+    row = {"method": method.__name__.replace("_", " "), "minutes": minutes} | durations(trained, context)
+    return row | kept | progress.figures()
 
 
-def as_stream(trained: Trained, recording: Path) -> tuple[str, float]:
-    """Returns the text of a recording that arrives as a stream, and the seconds that this takes."""
+def as_stream(trained: Trained, recording: Path) -> tuple[str, Progress]:
+    """Returns the text of a recording that arrives as a stream."""
     streamer = Streamer(trained, trained.decoder())
-    stream, texts = streamer.open(), list[str]()
-    began = begin_measuring()
+    stream, texts, progress = streamer.open(), list[str](), Progress()
 
     def take() -> None:
         texts.extend(each.transcript.text for each in streamer.run() if each.is_final)
@@ -292,27 +314,22 @@ def as_stream(trained: Trained, recording: Path) -> tuple[str, float]:
     for samples in stream_audio(str(recording), rate_hz=streamer.rate_hz, block_s=1):
         streamer.feed(stream, samples)
         take()
+        progress.add(len(samples) / streamer.rate_hz)
     streamer.end(stream)
     take()
-    return " ".join(texts), time.perf_counter() - began
+    return " ".join(texts), progress
 
 
-def in_windows(trained: Trained, recording: Path) -> tuple[str, float]:
-    """Returns the text of a recording that `transcribe` computes in windows, and the seconds that this takes."""
-    transcriber = Transcriber(trained, trained.decoder())
+def in_windows(trained: Trained, recording: Path) -> tuple[str, Progress]:
+    """Returns the text of a recording that `transcribe` computes in windows."""
+    transcriber = Transcriber(trained, trained.decoder(), tell=lambda audio_s: progress.add(audio_s))
     utterances = [Utterance("", str(recording), "", soundfile.info(recording).duration)]
     transcriber.prepare(utterances)
     transcriber.decoder.wait()
-    began = begin_measuring()
+    progress = Progress()
     [found] = transcriber(utterances)
     assert found.transcript, found.reason
-    return found.transcript.text, time.perf_counter() - began
-
-
-def begin_measuring() -> float:
-    """Forgets the peak of the resident memory, and returns the time."""
-    begin()
-    return time.perf_counter()
+    return found.transcript.text, progress
 
 
 if __name__ == "__main__":
