@@ -72,7 +72,7 @@ class StreamingBenchmark:
     data: Path
     """Folder with test.jsonl."""
     parts: tuple[Part, ...] = ("accuracy", "times", "long")
-    """What to measure."""
+    """Measurements to make."""
     minutes: float = 120.0
     """Duration of the joined recording in minutes, more than 10."""
     json: Path | None = None
