@@ -53,6 +53,7 @@ from asr_jax.inference.scored_sets import changed_texts, scored
 from asr_jax.inference.streaming import Streamer, StreamResult
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
+from asr_jax.models.encoder import Context
 from asr_jax.search.base import Decoding
 from asr_jax.transcripts.transcript import Transcript
 
@@ -77,6 +78,7 @@ def load(
     batch_size: int | None = None,
     max_duration: float | None = None,
     state_resets: tuple[float, float] = (0.0, 0.0),
+    context: Context | None = None,
 ) -> "Run":
     """Loads a trained run for transcription, evaluation and alignment.
 
@@ -94,6 +96,7 @@ def load(
             longest utterance of training in `transcribe`, and four times as much in `evaluate` and `align`.
         state_resets: Length and overlap in seconds of windows with CAIMAN-ASR's state resets, such as (15.0, 3.0), in
             `transcribe` and `evaluate`. (0, 0): other windows, joined by seams.
+        context: Context of attention, for encoders with contexts. None: the first one of the model.
 
     Raises:
         UserError: If the folder is not a run, or has no such checkpoint or head, or if `state_resets` are no sizes of
@@ -104,7 +107,7 @@ def load(
         raise UserError(f"precision is {precision!r}: expected one of {', '.join(get_args(Precision))}")
     folder, updates = run_and_checkpoint(Path(at_home(os.fspath(run))), checkpoint)
     batches = BatchOptions(batch_seconds=batch_seconds, batch_size=batch_size, max_duration=max_duration)
-    trained = load_trained(folder, updates=updates, live=live, precision=precision, batches=batches)
+    trained = load_trained(folder, updates=updates, live=live, precision=precision, batches=batches, context=context)
     return Run(trained.with_resets(state_resets), head=head, decoding=decoding)
 
 
@@ -188,7 +191,7 @@ class Run:
         return transcripts if _are_several(audio) else transcripts[0]
 
     def stream(self, *, rate_hz: int | None = None, endpoints: Endpoints = ENDPOINTS) -> "Stream":
-        """Begins to recognise a stream, whose samples arrive in pieces.
+        """Begins to recognise a stream of samples that arrive in pieces.
 
         Args:
             rate_hz: Sample rate of the samples in Hz. None: that of the model.

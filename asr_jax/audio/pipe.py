@@ -1,4 +1,4 @@
-"""Audio from a pipe while it arrives: raw 16-bit samples, or a WAV file, whose samples begin after its header."""
+"""Audio from a pipe while it arrives: raw 16-bit samples, or the samples of a WAV file."""
 
 import math
 import struct

@@ -18,13 +18,14 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.context_options import ContextOptions
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import command_options
 
 
 @command_options
-class ExportOptions:
+class ExportOptions(ContextOptions):
     """Options of `asr_jax.export`."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
 
     folder, updates = run_and_checkpoint(options.run, options.checkpoint)
     say_devices()
-    trained = load_trained(folder, updates=updates, precision="f32", live=options.live)
+    trained = load_trained(folder, updates=updates, precision="f32", live=options.live, context=options.context)
     lines = export(
         trained,
         options.out,

@@ -20,17 +20,17 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import parse_with_experiment
-from asr_jax.core.errors import UserError
+from asr_jax.cli.context_options import ContextOptions
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
-from asr_jax.core.settings import NonNegativeInt, PositiveInt, command_options
+from asr_jax.core.settings import command_options
 from asr_jax.text.normalise import check_normaliser
 
 PROG = "python -m asr_jax.import"
 
 
 @command_options
-class ImportOptions:
+class ImportOptions(ContextOptions):
     """Options of `asr_jax.import`."""
 
     source: Annotated[Positional[Path], arg(metavar="SOURCE")]
@@ -45,11 +45,6 @@ class ImportOptions:
     vocabulary have this case, otherwise none."""
     front_end: Annotated[str, arg(metavar="NAME")] = ""
     """Front-end of the model, a name in asr_jax.audio.presets. Default: that of the model."""
-    chunk_frames: Annotated[PositiveInt | None, arg(metavar="N")] = None
-    """Length of a chunk of attention in frames of the encoder's layers, of 20 ms in Zipformer, for models that stream.
-    Default: that of the model."""
-    left_frames: Annotated[NonNegativeInt | None, arg(metavar="N")] = None
-    """Number of frames before a chunk that attention sees. Default: all. Requires --chunk-frames."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -59,18 +54,15 @@ def main(arguments: Sequence[str]) -> None:
     else:
         options = parse(ImportOptions, arguments, prog=PROG, about=__doc__)
     check_normaliser(options.normaliser)
-    if options.left_frames is not None and options.chunk_frames is None:
-        raise UserError(f"--left-frames is {options.left_frames}: expected --chunk-frames too")
 
     from asr_jax.inference.importing import import_model
-    from asr_jax.models.encoder import Context
     from asr_jax.pretrained.published import SuppliedParts
 
     given = SuppliedParts(
         tokenizer=options.tokenizer,
         normaliser=options.normaliser,
         front_end=options.front_end,
-        context=Context(options.chunk_frames, options.left_frames) if options.chunk_frames else None,
+        context=options.context,
         model=experiment.model if experiment else None,
         labels=experiment.data.tokenizer if experiment else None,
     )

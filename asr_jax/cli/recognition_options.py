@@ -12,6 +12,7 @@ from tyro.conf import arg
 
 from asr_jax.checkpoints.integrity import seal_digest
 from asr_jax.checkpoints.store import checkpoint_to_evaluate
+from asr_jax.cli.context_options import ContextOptions
 from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import UserError
@@ -48,8 +49,8 @@ python -m asr_jax.train --config FILE --help-all lists all fields."""
 
 
 @command_options
-class RecognitionOptions:
-    """Weights and precision of recognition."""
+class RecognitionOptions(ContextOptions):
+    """Weights, context and precision of recognition."""
 
     checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
     """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""
@@ -161,7 +162,14 @@ def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = 
     """
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     say_devices()
-    return load_trained(folder, updates=updates, precision=options.precision, live=options.live, batches=batches)
+    return load_trained(
+        folder,
+        updates=updates,
+        precision=options.precision,
+        live=options.live,
+        batches=batches,
+        context=options.context,
+    )
 
 
 def checkpoint_digest(run: Path, options: RecognitionOptions) -> str:
@@ -189,6 +197,7 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
     folder, updates = run_and_checkpoint(run, options.checkpoint)
     experiment = load_experiment(folder / EXPERIMENT)
     number, weights = checkpoint_to_evaluate(folder / CHECKPOINTS, updates), weights_of(experiment, live=options.live)
+    context = options.context
     primary, decoding, calibration = experiment.model.recognising, None, None
     if flags is not None:
         head = head or primary
@@ -199,6 +208,7 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
         "checkpoint": f"{number} {seal_digest(folder / CHECKPOINTS / str(number))}",
         "weights": weights,
         "precision": options.precision or experiment.training.precision,
+        **({} if context is None else {"context": [context.chunk_frames, context.left_frames]}),
         **({"head": head} if decoding else {}),
         "decoding": str(decoding or "alignment"),
         "digest": decoding.digest() if decoding else "alignment",

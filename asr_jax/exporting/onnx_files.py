@@ -1,9 +1,10 @@
 """ONNX files: their metadata, weights in float16 or int8, and sessions that run them."""
 
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +13,9 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from asr_jax.core.files import write_whole
+from asr_jax.exporting.onnx_graph import EXACT
+from asr_jax.exporting.parts import WeightType
 
-WeightType = Literal["f32", "f16", "int8"]
-"""Type of the weights in a file. f16: rounded to float16, and computed in float32. int8: the weights of products of
-matrices are quantised by onnxruntime, which also quantises their inputs when the model runs."""
 SMALLEST = 1024
 """Smallest number of elements of a constant that is stored in float16."""
 
@@ -31,32 +31,25 @@ def write_onnx(model: onnx.ModelProto, path: Path, *, metadata: Mapping[str, Any
     Args:
         model: Model with weights in float32.
         metadata: Keys and values, which are written as text.
-        weights: Type of the weights in the file.
     """
     if weights == "f16":
         model = with_half_weights(model)
     elif weights == "int8":
         model = quantised(model)
-    else:
-        model = _copied(model)
     helper.set_model_props(model, {name: str(value) for name, value in metadata.items()})
     onnx.checker.check_model(model)
     write_whole(path, model.SerializeToString())
 
 
-def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 def with_half_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a model whose large constants are stored in float16 and converted to float32 when it is loaded."""
-    model = _copied(model)
+    before, model = model, onnx.ModelProto()
+    model.CopyFrom(before)
+    exact = {name for node in model.graph.node if node.doc_string == EXACT for name in node.input}
     casts = []
     for constant in model.graph.initializer:
         array = numpy_helper.to_array(constant)
-        if array.dtype == np.float32 and array.size >= SMALLEST:
+        if array.dtype == np.float32 and array.size >= SMALLEST and constant.name not in exact:
             name = constant.name
             constant.CopyFrom(numpy_helper.from_array(array.astype(np.float16), f"{name}_f16"))
             casts.append(helper.make_node("Cast", [constant.name], [name], to=onnx.TensorProto.FLOAT))
@@ -67,11 +60,19 @@ def with_half_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a model with int8 weights in products of matrices."""
+    """Returns a model with int8 weights in the products of matrices that are not the front-end's."""
+    exact = [node.name for node in model.graph.node if node.doc_string == EXACT]
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         onnx.save(model, before)
-        quantize_dynamic(before, after, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8)
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # the advice to pre-process images
+        try:
+            quantize_dynamic(
+                before, after, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8, nodes_to_exclude=exact
+            )
+        finally:
+            logging.disable(disabled)
         return onnx.load(after)
 
 

@@ -1,6 +1,7 @@
 """Builder of ONNX graphs: names of values, constants, nodes, and sizes that are known only when the graph runs."""
 
 import ast
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from asr_jax.core.errors import UserError
 
 OPSET = 18
 """Version of ONNX's operators. onnxruntime 1.14 and later run it."""
+EXACT = "front-end"
+"""Documentation of the nodes of a front-end, whose constants are neither quantised nor rounded."""
 Shape = tuple[Any, ...]
 """Sizes of the axes of an array: ints, or symbolic dimensions of `jax.export`."""
 
@@ -51,12 +54,14 @@ class Graph:
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)
     """Names of the tensors `[1]`, int64, with the values of symbolic sizes, by their expressions."""
+    is_exact: bool = False
+    """Whether nodes that are added are those of a front-end."""
     _count: list[int] = field(default_factory=lambda: [0])
     _known: dict[Any, str] = field(default_factory=dict)
 
     def body(self) -> "Graph":
         """Returns a graph for the body of a loop in this graph."""
-        return Graph(outer=self, sizes=dict(self.sizes), _count=self._count)
+        return Graph(outer=self, sizes=dict(self.sizes), is_exact=self.is_exact, _count=self._count)
 
     def new_name(self, base: str) -> str:
         self._count[0] += 1
@@ -66,7 +71,8 @@ class Graph:
         """Adds a node and returns the name of its output, or a list of names for several outputs."""
         names = [self.new_name(operator) for _ in range(outputs)]
         given = {name: value for name, value in attributes.items() if value is not None}
-        self.nodes.append(helper.make_node(operator, list(inputs), names, **given))
+        about = EXACT if self.is_exact else None
+        self.nodes.append(helper.make_node(operator, list(inputs), names, name=names[0], doc_string=about, **given))
         return names[0] if outputs == 1 else names
 
     def constant(self, value: Any, dtype: Any = None) -> str:
@@ -74,8 +80,8 @@ class Graph:
         if self.outer:
             return self.outer.constant(value, dtype)
         array = np.asarray(value, dtype)
-        key = (array.dtype.str, array.shape, array.tobytes() if array.size < 1024 else id(value))
-        if key not in self._known or array.size >= 1024:
+        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._known:
             name = self.new_name("constant")
             self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
             self._known[key] = name
@@ -161,6 +167,3 @@ def value_info(name: str, dtype: Any, shape: Sequence[Any]) -> onnx.ValueInfoPro
     """Returns the description of an input or an output. Symbolic sizes are names."""
     sizes = [str(size) if jax.export.is_symbolic_dim(size) else int(size) for size in shape]
     return helper.make_tensor_value_info(name, element_type(dtype), sizes)
-
-
-FLOAT = TensorProto.FLOAT

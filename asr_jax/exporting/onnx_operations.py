@@ -1,5 +1,6 @@
 """Operations of JAX as operators of ONNX, each a function of a graph, the operation's inputs and its parameters."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,146 +35,96 @@ def made(name: str, out: Any) -> Tensor:
 
 # Functions of elements. The inputs have one shape. Those that are constant along an axis are stored with size 1.
 
-UNARY = {
-    "abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh",
-    "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg", "not": "Not", "logistic": "Sigmoid",
-    "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+OPERATORS = {
+    "abs": "Abs", "acos": "Acos", "add": "Add", "add_any": "Add", "asin": "Asin", "atan": "Atan", "ceil": "Ceil",
+    "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+    "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log", "logistic": "Sigmoid", "lt": "Less",
+    "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "not": "Not", "pow": "Pow", "sign": "Sign", "sin": "Sin",
+    "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
-BINARY = {
-    "add": "Add", "add_any": "Add", "div": "Div", "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater",
-    "le": "LessOrEqual", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "pow": "Pow", "sub": "Sub",
-}  # fmt: skip
+"""Operators of ONNX that are operations of JAX."""
+ONE = np.float32(1)
+COMPOSED: dict[str, Callable[..., str]] = {
+    "clamp": lambda graph, low, x, high: graph.add("Min", graph.add("Max", x, low), high),
+    "erfc": lambda graph, x: graph.add("Sub", graph.constant(ONE), graph.add("Erf", x)),
+    "expm1": lambda graph, x: graph.add("Sub", graph.add("Exp", x), graph.constant(ONE)),
+    "is_finite": lambda graph, x: graph.add("Less", graph.add("Abs", x), graph.constant(np.float32(np.inf))),
+    "log1p": lambda graph, x: graph.add("Log", graph.add("Add", x, graph.constant(ONE))),
+    "ne": lambda graph, a, b: graph.add("Not", graph.add("Equal", a, b)),
+    "rem": lambda graph, a, b: graph.add("Mod", a, b, fmod=1),
+    "rsqrt": lambda graph, x: graph.add("Reciprocal", graph.add("Sqrt", x)),
+    "square": lambda graph, x: graph.add("Mul", x, x),
+}
+"""Functions of a graph and the names of the inputs that return the name of the output.
+
+`expm1` and `log1p` have the absolute error of float32 at 1, not that of small numbers.
+"""
 
 
 def elementwise(graph: Graph, out: Any, inputs: Sequence[Value], make: Callable[..., str]) -> Tensor:
     """Adds nodes that compute a function of elements.
 
     Args:
-        inputs: Values of one shape.
+        inputs: Values of one shape, or scalars.
         make: Function of the names of the inputs, whose shapes broadcast, that returns the name of the output.
     """
-    shapes = [_stored(value) for value in inputs if value.shape]
-    stored = _broadcast(tuple(out.shape), shapes)
-    # JAX writes a constant array in full, and ONNX broadcasts it as well as JAX does.
-    return Tensor(make(*map(graph.name, inputs)), tuple(out.shape), stored, np.dtype(out.dtype))
+    full, shapes = tuple(out.shape), [_stored(value) for value in inputs if value.shape]
+    stored = tuple(1 if all(_is(shape[axis], 1) for shape in shapes) else size for axis, size in enumerate(full))
+    return Tensor(make(*map(graph.name, inputs)), full, stored, np.dtype(out.dtype))
 
 
 def _stored(value: Value) -> Shape:
     return value.stored if isinstance(value, Tensor) else value.shape
 
 
-def _broadcast(full: Shape, shapes: Sequence[Shape]) -> Shape:
-    """Returns the shape of a function of tensors of these shapes: 1 on axes on which all of them have 1."""
-    if not shapes:
-        return (1,) * len(full)
-    return tuple(1 if all(_is_one(shape[axis]) for shape in shapes) else size for axis, size in enumerate(full))
+def _is(size: Any, number: int) -> bool:
+    """Whether a size is a number, and no symbolic dimension."""
+    return not jax.export.is_symbolic_dim(size) and size == number
 
 
-def _is_one(size: Any) -> bool:
-    return not jax.export.is_symbolic_dim(size) and size == 1
+def _of_elements(make: Callable[..., str]) -> Operation:
+    """Returns the function of an operation from a function of a graph and names."""
+    return lambda graph, out, *inputs, **_: elementwise(graph, out, inputs, functools.partial(make, graph))
 
 
-def _named(operator: str) -> Operation:
-    def add(graph: Graph, out: Any, *inputs: Value, **_: Any) -> Tensor:
-        return elementwise(graph, out, inputs, lambda *names: graph.add(operator, *names))
-
-    return add
-
-
-for _name, _operator in (UNARY | BINARY).items():
-    OPERATIONS[_name] = _named(_operator)
-
-
-def _of(graph: Graph, out: Any, x: Value, make: Callable[[str], str]) -> Tensor:
-    return elementwise(graph, out, [x], make)
+for _name, _operator in OPERATORS.items():
+    OPERATIONS[_name] = _of_elements(lambda graph, *names, operator=_operator: graph.add(operator, *names))
+for _name, _make in COMPOSED.items():
+    OPERATIONS[_name] = _of_elements(_make)
 
 
 @operation("and", "or", "xor")
 def _logical(graph: Graph, out: Any, *inputs: Value, primitive: str, **_: Any) -> Tensor:
-    name = primitive.capitalize()
-    name = name if out.dtype == bool else f"Bitwise{name}"
+    name = primitive.capitalize() if out.dtype == bool else f"Bitwise{primitive.capitalize()}"
     return elementwise(graph, out, inputs, lambda *names: graph.add(name, *names))
-
-
-@operation("ne")
-def _not_equal(graph: Graph, out: Any, *inputs: Value, **_: Any) -> Tensor:
-    return elementwise(graph, out, inputs, lambda *names: graph.add("Not", graph.add("Equal", *names)))
-
-
-@operation("rem")
-def _remainder(graph: Graph, out: Any, *inputs: Value, **_: Any) -> Tensor:
-    return elementwise(graph, out, inputs, lambda *names: graph.add("Mod", *names, fmod=1))
-
-
-@operation("square")
-def _square(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    return _of(graph, out, x, lambda name: graph.add("Mul", name, name))
-
-
-@operation("rsqrt")
-def _rsqrt(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    return _of(graph, out, x, lambda name: graph.add("Reciprocal", graph.add("Sqrt", name)))
-
-
-@operation("log1p")
-def _log1p(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    one = graph.constant(1, out.dtype)
-    return _of(graph, out, x, lambda name: graph.add("Log", graph.add("Add", name, one)))
-
-
-@operation("expm1")
-def _expm1(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    one = graph.constant(1, out.dtype)
-    return _of(graph, out, x, lambda name: graph.add("Sub", graph.add("Exp", name), one))
-
-
-@operation("erfc")
-def _erfc(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    one = graph.constant(1, out.dtype)
-    return _of(graph, out, x, lambda name: graph.add("Sub", one, graph.add("Erf", name)))
-
-
-@operation("is_finite")
-def _is_finite(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    def make(name: str) -> str:
-        bad = graph.add("Or", graph.add("IsInf", name), graph.add("IsNaN", name))
-        return graph.add("Not", bad)
-
-    return _of(graph, out, x, make)
 
 
 @operation("integer_pow")
 def _integer_pow(graph: Graph, out: Any, x: Value, *, y: int, **_: Any) -> Tensor:
-    return _of(graph, out, x, lambda name: graph.add("Pow", name, graph.constant(y, out.dtype)))
+    return elementwise(graph, out, [x], lambda name: graph.add("Pow", name, graph.constant(y, out.dtype)))
 
 
 @operation("round")
 def _round(graph: Graph, out: Any, x: Value, *, rounding_method: Any, **_: Any) -> Tensor:
     if rounding_method != lax.RoundingMethod.TO_NEAREST_EVEN:
         raise UserError("export: ONNX rounds to even numbers only")
-    return _of(graph, out, x, lambda name: graph.add("Round", name))
-
-
-@operation("clamp")
-def _clamp(graph: Graph, out: Any, low: Value, x: Value, high: Value, **_: Any) -> Tensor:
-    return elementwise(graph, out, [low, x, high], lambda a, name, b: graph.add("Min", graph.add("Max", name, a), b))
+    return elementwise(graph, out, [x], lambda name: graph.add("Round", name))
 
 
 @operation("select_n")
 def _select(graph: Graph, out: Any, which: Value, *cases: Value, **_: Any) -> Tensor:
     if len(cases) != 2 or which.dtype != bool:
         raise UserError("export: a choice among more than two arrays is not supported")
-    return elementwise(
-        graph, out, [which, *cases], lambda name, on_false, on_true: graph.add("Where", name, on_true, on_false)
-    )
+    return elementwise(graph, out, [which, *cases], lambda name, no, yes: graph.add("Where", name, yes, no))
 
 
 @operation("convert_element_type")
 def _convert(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
-    return _of(graph, out, x, lambda name: name if x.dtype == out.dtype else graph.cast(name, out.dtype))
+    make = (lambda name: name) if x.dtype == out.dtype else functools.partial(graph.cast, dtype=out.dtype)
+    return elementwise(graph, out, [x], make)
 
 
-@operation("copy", "copy_p", "name", "stop_gradient", "reduce_precision", "sharding_constraint", "pvary")
+@operation("copy", "name", "stop_gradient", "reduce_precision", "sharding_constraint", "pvary")
 def _same(graph: Graph, out: Any, x: Value, **_: Any) -> Value:
     return x
 
@@ -226,11 +177,6 @@ def _squeeze(graph: Graph, out: Any, x: Value, *, dimensions: Sequence[int], **_
     stored = tuple(size for axis, size in enumerate(_stored(x)) if axis not in dimensions)
     name = graph.add("Squeeze", graph.name(x), graph.ints(dimensions)) if dimensions else graph.name(x)
     return Tensor(name, tuple(out.shape), stored, np.dtype(out.dtype))
-
-
-@operation("expand_dims")
-def _expand_dims(graph: Graph, out: Any, x: Value, *, dimensions: Sequence[int], **_: Any) -> Tensor:
-    return made(graph.add("Unsqueeze", graph.complete(x), graph.ints(dimensions)), out)
 
 
 @operation("transpose")
@@ -299,7 +245,7 @@ def _pad(graph: Graph, out: Any, x: Value, fill: Value, *, padding_config: Seque
             name = graph.reshaped(name, shape)
     pads = [each[0] for each in padding_config]
     pads += [high - inner for _low, high, inner in padding_config]
-    if any(not _is_zero(each) for each in pads):
+    if any(not _is(each, 0) for each in pads):
         is_bool = out.dtype == bool
         value = graph.complete(fill)
         if is_bool:
@@ -307,10 +253,6 @@ def _pad(graph: Graph, out: Any, x: Value, fill: Value, *, padding_config: Seque
         name = graph.add("Pad", name, graph.shape(pads), value)
         name = graph.cast(name, bool) if is_bool else name
     return made(name, out)
-
-
-def _is_zero(size: Any) -> bool:
-    return not jax.export.is_symbolic_dim(size) and size == 0
 
 
 @operation("slice")
@@ -328,7 +270,7 @@ def _slice(
     axes = [
         axis
         for axis, size in enumerate(x.shape)
-        if not (_is_zero(start_indices[axis]) and limit_indices[axis] == size and steps[axis] == 1)
+        if not (_is(start_indices[axis], 0) and limit_indices[axis] == size and steps[axis] == 1)
     ]
     if not axes:
         return made(graph.complete(x), out)
@@ -395,20 +337,27 @@ def _gather(
     index = graph.cast(graph.complete(indices), np.int64)
     if any(slice_sizes[axis] != x.shape[axis] for axis in whole):
         raise UserError("export: a gather of parts of an axis that is not indexed is not supported")
+    limits = graph.shape([x.shape[axis] - 1 for axis in indexed])
+    is_filled = mode == lax.GatherScatterMode.FILL_OR_DROP
+    value = _fill_value(out.dtype) if fill_value is None else fill_value
+    clamped = graph.add("Max", graph.add("Min", index, limits), graph.ints([0]))
     if len(indices.shape) == 1 and not batched:
+        if is_filled and kept:
+            raise UserError("export: a slice that may begin outside of an array is not supported")
         name = graph.complete(x)
         for place, axis in enumerate(indexed):
             first = graph.add("Slice", index, graph.ints([place]), graph.ints([place + 1]), graph.ints([0]))
             name = _window(graph, name, first, axis, x.shape[axis], slice_sizes[axis])
         collapsed = list(numbers.collapsed_slice_dims)
         name = graph.add("Squeeze", name, graph.ints(collapsed)) if collapsed else name
+        if is_filled:
+            inside = graph.cast(graph.add("Equal", index, clamped), np.int32)
+            inside = graph.cast(graph.add("ReduceMin", inside, keepdims=0), bool)
+            name = graph.add("Where", inside, name, graph.constant(value, out.dtype))
         # The axes of a slice that remain are all axes of the output, in order.
         return made(name, out)
-    if any(not _is_one(slice_sizes[axis]) for axis in kept):
+    if any(not _is(slice_sizes[axis], 1) for axis in kept):
         raise UserError("export: a gather of windows is not supported")
-    limits = graph.shape([x.shape[axis] - 1 for axis in indexed])
-    is_filled = mode == lax.GatherScatterMode.FILL_OR_DROP
-    clamped = graph.add("Max", graph.add("Min", index, limits), graph.ints([0]))
     axis_of_indices = len(indices.shape) - 1
     batches = list(numbers.start_indices_batching_dims)
     others = [axis for axis in range(axis_of_indices) if axis not in batches]
@@ -445,7 +394,6 @@ def _gather(
         inside = graph.add("Equal", index, clamped)
         inside = graph.cast(graph.add("ReduceMin", graph.cast(inside, np.int32), graph.ints([-1]), keepdims=0), bool)
         inside = graph.add("Unsqueeze", inside, graph.ints(offsets)) if offsets else inside
-        value = _fill_value(out.dtype) if fill_value is None else fill_value
         name = graph.add("Where", inside, name, graph.constant(value, out.dtype))
     return made(name, out)
 
@@ -454,7 +402,9 @@ def _fill_value(dtype: Any) -> Any:
     """Returns JAX's value for indices that are out of bounds."""
     if np.issubdtype(dtype, np.floating):
         return np.nan
-    return np.iinfo(dtype).min if np.issubdtype(dtype, np.signedinteger) else True
+    if np.issubdtype(dtype, np.signedinteger):
+        return np.iinfo(dtype).min
+    return np.iinfo(dtype).max if np.issubdtype(dtype, np.unsignedinteger) else True
 
 
 @operation("scatter", "scatter-add", "scatter_add")
@@ -467,12 +417,15 @@ def _scatter(
     *,
     primitive: str,
     dimension_numbers: Any,
+    mode: Any,
     **_: Any,
 ) -> Tensor:
     numbers = dimension_numbers
     axes = list(numbers.scatter_dims_to_operand_dims)
     if numbers.operand_batching_dims or list(numbers.inserted_window_dims) != sorted(axes):
         raise UserError("export: a scatter of windows or of batches is not supported")
+    if not isinstance(indices, np.ndarray) and mode == lax.GatherScatterMode.FILL_OR_DROP:
+        raise UserError("export: a scatter to computed indices, which may be out of bounds, is not supported")
     whole = [axis for axis in range(len(x.shape)) if axis not in axes]
     turned = _transposed(graph, graph.complete(x), [*axes, *whole])
     of_updates = [axis for axis in range(len(updates.shape)) if axis not in numbers.update_window_dims]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from asr_jax.models.base import Recogniser
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 Arrays = Mapping[str, np.ndarray]
+WeightType = Literal["f32", "f16", "int8"]
+"""Type of the weights in an ONNX file. f16: rounded to float16, and computed in float32. int8: the weights of products
+of matrices are quantised by onnxruntime, which also quantises their inputs when the model runs."""
 
 
 @dataclass(frozen=True)
@@ -179,20 +182,22 @@ class Features:
     def of_samples(cls, parts: Parts) -> "Features":
         """Returns samples of full scale 1 and their numbers as inputs: `audio` [B S] and `audio_lengths` [B]."""
 
-        def frames(audio: Any, audio_lengths: Any) -> Frames:
+        @jax.jit
+        def front_end(audio: Any, audio_lengths: Any) -> Frames:
             return parts.model.front_end(audio * FULL_SCALE, audio_lengths)
 
-        rows, samples = symbols("batch, samples", least=parts.model.fewest_inputs())
+        least = parts.model.fewest_inputs()
+        rows, samples = symbols("batch, samples", least=least)
         samples_of = (parts.recording / np.float32(FULL_SCALE)).astype(np.float32)
         return cls(
-            frames,
+            front_end,
             {
                 "audio": jax.ShapeDtypeStruct((rows, samples), jnp.float32),
                 "audio_lengths": jax.ShapeDtypeStruct((rows,), jnp.int32),
             },
             {
                 "audio": np.stack([samples_of, samples_of]),
-                "audio_lengths": np.asarray([len(samples_of), max(2 * len(samples_of) // 3, 1)], np.int32),
+                "audio_lengths": np.asarray([len(samples_of), max(2 * len(samples_of) // 3, least)], np.int32),
             },
         )
 

@@ -235,7 +235,7 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
     least = max(before.output_length(parts.model.fewest_inputs()), 1)
     rows, size = symbols("batch, frames", least=int(least))
     samples = jnp.asarray(np.stack([parts.recording] * 2))
-    few = max(2 * len(parts.recording) // 3, 1)
+    few = max(2 * len(parts.recording) // 3, parts.model.fewest_inputs())
     made = before(samples, jnp.asarray([len(parts.recording), few], jnp.int32))
     return Features(
         frames,
@@ -255,14 +255,15 @@ def of_level_samples(parts: Parts) -> Features:
     level = level_of(parts.recording) * FULL_SCALE
     (size,) = symbols("samples", least=parts.model.fewest_inputs())
 
-    def frames(samples: Any) -> Frames:
+    @jax.jit
+    def front_end(samples: Any) -> Frames:
         lengths = jnp.full(1, samples.shape[1], jnp.int32)
         return parts.model.front_end(samples * level, lengths)
 
     recording = parts.recording / FULL_SCALE
     normal = (recording - recording.mean()) / np.sqrt(recording.var() + 1e-5)
     return Features(
-        frames,
+        front_end,
         {"samples": jax.ShapeDtypeStruct((1, size), jnp.float32)},
         {"samples": normal.astype(np.float32)[None]},
     )

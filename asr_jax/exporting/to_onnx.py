@@ -17,6 +17,10 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.exporting.onnx_graph import OPSET, Graph, Tensor, element_type, value_info
 from asr_jax.exporting.onnx_operations import OPERATIONS
 
+FRONT_END = "front_end"
+"""Name of the jitted functions that are front-ends: weights in f16 and int8 leave their constants as they are."""
+MOST_BYTES = 2**31 - 2**20
+"""Largest size of the constants of a file."""
 LONGEST_UNROLLED = 64
 """Largest number of iterations of a loop that is written out. Longer loops become loops in the graph."""
 
@@ -51,6 +55,8 @@ def to_onnx(
     types = {np.dtype(np.int32): np.dtype(integers)}
     inputs = [_input(graph, name, arguments[name], types) for name in names]
     found = Converter(graph).run(closed.jaxpr, [np.asarray(each) for each in closed.consts], inputs)
+    if (size := sum(len(constant.raw_data) for constant in graph.constants.values())) > MOST_BYTES:
+        raise UserError(f"the model has {size / 1e9:.1f} GB, and ONNX files have at most 2 GB: use --to stablehlo")
     for name, value in zip(outputs, found, strict=True):
         dtype = types.get(value.dtype, value.dtype)
         graph.nodes.append(helper.make_node("Cast", [graph.complete(value)], [name], to=element_type(dtype)))
@@ -128,7 +134,10 @@ class Converter:
         program = parameters.get("jaxpr", parameters.get("call_jaxpr"))
         if program is None:
             return None
-        return self.program(program, inputs)
+        before, self.graph.is_exact = self.graph.is_exact, self.graph.is_exact or parameters.get("name") == FRONT_END
+        found = self.program(program, inputs)
+        self.graph.is_exact = before
+        return found
 
     def program(self, program: ClosedJaxpr | Jaxpr, inputs: Sequence[Any]) -> list[Any]:
         """Adds a program with or without constants of its own."""
@@ -173,6 +182,8 @@ class Converter:
 
     def _loop(self, equation: Any, consts: list[Any], carry: list[Any], sequences: list[Any]) -> list[Any]:
         """Adds ONNX's Scan."""
+        if not sequences:
+            raise UserError("export: a long loop over no arrays is not supported: report this as a bug")
         graph, program = self.graph, equation.params["jaxpr"]
         inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
         body, variables = graph.body(), inner.invars[len(consts) :]

@@ -393,7 +393,7 @@ class TransducerHead(RecognisingHead):
         return jnp.matmul(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32) + bias[0]
 
     def initial_state(self, num_rows: int, decoding: Decoding) -> Tree:
-        """Returns the state of greedy search; an empty one for beam search, whose stage on the host has the state."""
+        """Returns the state of greedy search; an empty one for beam search, which has it on the host."""
         assert isinstance(decoding, TransducerDecoding), decoding
         return () if decoding.kind == "beam" else Carried(self.begin(num_rows), jnp.zeros(num_rows, jnp.int32))
 

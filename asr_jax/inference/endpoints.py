@@ -7,7 +7,7 @@ from asr_jax.core.settings import NonNegativeFloat, settings
 class Endpoints:
     """Settings of three rules. An utterance ends if one of them holds; 0 switches a rule off.
 
-    Source: `EndpointRule` in csrc/endpoint.h of k2-fsa/sherpa-onnx, whose defaults are the same.
+    Source: `EndpointRule` in csrc/endpoint.h of k2-fsa/sherpa-onnx, with the same defaults.
     """
 
     silence_s: NonNegativeFloat = 2.4

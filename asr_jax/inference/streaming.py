@@ -56,7 +56,7 @@ class Streamer:
     """A trained run with a decoder, for streams.
 
     The state of all streams is on the first device of this process, and its size is fixed. One program computes a
-    window of all rows; rows whose next window is not known yet keep their state.
+    window of all rows; the state of a row does not change while its next window is not known.
     """
 
     def __init__(

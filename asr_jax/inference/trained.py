@@ -36,6 +36,7 @@ from asr_jax.inference.losses import Losses
 from asr_jax.inference.model import make_model, programs_of, variable_shapes
 from asr_jax.inference.weights import WeightKind, restore_weights
 from asr_jax.models.base import Recogniser
+from asr_jax.models.encoder import Context, StreamingEncoder
 from asr_jax.search.base import Decoding
 from asr_jax.text.tokenizers import Tokenizer, load_tokenizer
 from asr_jax.transcripts.state_resets import StateResets
@@ -133,8 +134,8 @@ class Trained:
             decoder: Decoder of texts. None: the result has no texts.
 
         Returns:
-            Run, checkpoint, weights, precision, and state resets if there are any; with a decoder also head, decoding,
-            normaliser, and whether confidences are calibrated.
+            Run, checkpoint, weights, precision, and chunks of attention and state resets if there are any; with a
+            decoder also head, decoding, normaliser, and whether confidences are calibrated.
         """
         found: dict[str, Any] = {
             "run": self.name,
@@ -142,6 +143,9 @@ class Trained:
             "weights": self.weights,
             "precision": self.experiment.training.precision,
         }
+        encoder = self.experiment.model.encoder
+        if isinstance(encoder, StreamingEncoder) and encoder.contexts[0].chunk_frames:
+            found["context"] = asdict(encoder.contexts[0])
         if self.resets:
             found["state_resets"] = [self.resets.window_s, self.resets.overlap_s]
         if decoder:
@@ -193,6 +197,7 @@ def load_trained(
     precision: Precision | None = None,
     live: bool = False,
     batches: BatchOptions | None = None,
+    context: Context | None = None,
 ) -> Trained:
     """Loads a run for evaluation.
 
@@ -201,11 +206,15 @@ def load_trained(
         precision: Precision of computations. None: that of training.
         live: Whether the live parameters are used instead of the averaged ones. A run without averages only has these.
         batches: Sizes of batches. None: those that fit the device.
+        context: Context of attention. None: the first one of the model.
 
     Raises:
-        UserError: If the folder is not a run, or has no such checkpoint, or if a size of batches is not above 0.
+        UserError: If the folder is not a run, or has no such checkpoint, if a size of batches is not above 0, or if the
+            encoder has no contexts.
     """
     experiment = load_experiment(folder / EXPERIMENT)
+    if context:
+        experiment = replace(experiment, model=experiment.model.with_context(context))
     if precision:
         experiment = replace(experiment, training=replace(experiment.training, precision=precision))
     chosen = checkpoint_to_evaluate(folder / CHECKPOINTS, updates)

@@ -28,7 +28,7 @@ from asr_jax.core.shapes import DimSize
 from asr_jax.core.sums import Sums
 from asr_jax.heads.base import Head, HeadSettings
 from asr_jax.heads.ctc import CTC
-from asr_jax.models.encoder import Encoder, EncoderSettings, MaskingEncoder
+from asr_jax.models.encoder import Context, Encoder, EncoderSettings, MaskingEncoder, StreamingEncoder
 from asr_jax.search.base import Decoding
 
 
@@ -461,6 +461,16 @@ class Model:
     def with_decoding(self, head: str, decoding: Decoding) -> "Model":
         """Returns the same model with another decoding of a head."""
         return replace(self, heads=self.heads | {head: replace(self.heads[head], decoding=decoding)})  # type: ignore[call-arg]
+
+    def with_context(self, context: Context) -> "Model":
+        """Returns the same model with one context of attention.
+
+        Raises:
+            UserError: If the encoder has no contexts.
+        """
+        if not isinstance(self.encoder, StreamingEncoder):
+            raise UserError(f"{type(self.encoder).__name__} has no contexts of attention: remove --chunk-frames")
+        return replace(self, encoder=self.encoder.with_context(context))
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         """Creates the module.

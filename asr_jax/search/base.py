@@ -56,7 +56,7 @@ class Decoding:
 class StreamSearch:
     """Search of several streams over windows of frames, as a stage on the host.
 
-    Each row has a stream, whose utterances follow each other. Frame numbers are those of the utterance.
+    Each row has a stream, which is a sequence of utterances. Frame numbers begin with the utterance.
     """
 
     def take(self, found: Any, lengths: Int[np.ndarray, " B"], begins: Bool[np.ndarray, " B"]) -> None:

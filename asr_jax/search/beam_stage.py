@@ -194,7 +194,7 @@ def check_streams(search: Any) -> None:
         search: Search with `scores_on_host`.
 
     Raises:
-        UserError: If a language model is fused, whose scores the host looks up between the steps.
+        UserError: If a language model is fused: the host would look up its scores between the steps.
     """
     if search.scores_on_host:
         raise UserError(

@@ -60,7 +60,7 @@ class Ended(Node):
 
 @dataclass
 class _Step:
-    """A considered frame of one row whose label may still change."""
+    """A considered frame of one row. Its label may still change."""
 
     frame: int
     back: Int[np.ndarray, " E"]
@@ -119,7 +119,7 @@ class CTCBeamStreams(BeamStreams):
             num_rows: Number of streams.
 
         Raises:
-            UserError: If a language model is fused, whose scores the host looks up between the frames.
+            UserError: As `check_streams`.
         """
         check_streams(search)
         self._search, self._blank_id = search, search.spelling.blank_id

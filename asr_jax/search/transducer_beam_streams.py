@@ -36,7 +36,7 @@ class TransducerBeamStreams(BeamStreams):
             num_rows: Number of streams.
 
         Raises:
-            UserError: If a language model is fused, whose scores the host looks up between the steps.
+            UserError: As `check_streams`.
         """
         check_streams(search)
         self._search, self._beam, self._start = search, None, 0
@@ -105,7 +105,7 @@ def _search_window(
         begins: Whether a row begins an utterance.
 
     Returns:
-        The state, and the labels of the window, whose frame numbers are those of the window.
+        The state, and the labels of the window. Their frame numbers begin with the window.
     """
     fresh, nodes = begin(frames, program.num_slots)
     beam = fresh if beam is None else where_rows(begins, fresh, beam)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from exporting.small_models import MODELS
 from exporting.untrained import untrained
 from support import assert_close, assert_within, relative
 
+from asr_jax.audio.io import write_flac
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
@@ -129,9 +131,7 @@ def test_weights_are_written_for_other_systems(tmp_path: Path) -> None:
     assert "averaged weights of checkpoint 0" in line
     weights, symbols = load_weights(tmp_path / "a.safetensors")
     assert symbols == list(trained.tokenizer.symbols)
-    assert weights.keys() == {path for path in flatten(trained.variables) if not path.startswith("batch_stats/")} | {
-        path for path in weights if path.startswith("batch_stats/")
-    }
+    assert weights.keys() == flatten(trained.variables).keys()
     list(export(trained, tmp_path / "icefall.pt", to="icefall"))
     assert "encoder_embed.conv.0.weight" in load_weights(tmp_path / "icefall.pt")[0]
 
@@ -156,13 +156,39 @@ def test_differences_behind_the_lengths_do_not_count() -> None:
     assert np.isnan(compare([first, lengths], [first + np.nan, lengths]).difference)
 
 
+def test_front_ends_are_not_quantised(tmp_path: Path) -> None:
+    """Their constants are the same in all files, and weights in f16 change little."""
+    lines = list(export(trained_of("conformer"), tmp_path / "out", to="onnx", weights=("f32", "f16", "int8")))
+    models = [onnx.load(tmp_path / "out" / name) for name in ("model.onnx", "model.f16.onnx", "model.int8.onnx")]
+    banks = [
+        [tuple(constant.dims) for constant in model.graph.initializer if constant.data_type == onnx.TensorProto.FLOAT]
+        for model in models
+    ]
+    for bank in ((512, 257), (257, 80)):
+        assert all(bank in each for each in banks)
+    assert {constant.data_type for constant in models[1].graph.initializer} >= {onnx.TensorProto.FLOAT16}
+    assert {constant.data_type for constant in models[2].graph.initializer} >= {onnx.TensorProto.INT8}
+    assert float(lines[2].rpartition("label in ")[2].partition("%")[0]) > 98
+
+
+def test_recordings_that_show_nothing_are_refused(tmp_path: Path) -> None:
+    for name, samples in {"silence": np.zeros(16000, np.int16), "short": np.ones(100, np.int16)}.items():
+        write_flac(tmp_path / f"{name}.flac", samples, RATE_HZ)
+        with pytest.raises(UserError, match=rf"{name}.flac has {len(samples)} samples .* expected speech of at least"):
+            list(export(trained_of("w2v_bert"), tmp_path / "out", to="onnx", recording=str(tmp_path / f"{name}.flac")))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"to": "onxx"}, r"format 'onxx': expected one of onnx, sherpa-onnx, .*did you mean"),
         ({"to": "safetensors"}, r"expected a name that ends in .safetensors"),
-        ({"to": "stablehlo", "weights": ("int8",)}, r"weights int8: expected f32 for stablehlo"),
-        ({"to": "onnx", "weights": ("int4",)}, r"weights 'int4': expected f32, f16, int8"),
+        ({"to": "stablehlo", "weights": ("int8",)}, r"--weights is given, which --to stablehlo does not use"),
+        ({"to": "safetensors", "head": "ctc"}, r"--head is given, which --to safetensors does not use"),
+        ({"to": "onnx", "like": Path("a.nemo")}, r"--like is given, which --to onnx does not use"),
+        ({"to": "onnx", "weights": ("int4",)}, r"weights is \('int4',\): expected some of f32, f16, int8"),
+        ({"to": "onnx", "weights": ()}, r"weights is \(\): expected some of f32, f16, int8"),
+        ({"to": "onnx", "head": "ctx"}, r"--head ctx: expected one of ctc"),
         ({"to": "keras"}, r"QuartzNet has no weight names of the system keras"),
         ({"to": "icefall"}, r"QuartzNet has no weight names of the system icefall"),
     ],
