@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import batched
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,7 +40,6 @@ from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.inference.model import make_model
 from asr_jax.inference.streaming import Streamer
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber
@@ -153,11 +152,7 @@ def contexts_of_run(run: Path) -> list[Context]:
 
 def in_context(run: Path, context: Context) -> Trained:
     """Returns a run in float32 with another context."""
-    trained = load_trained(run, precision="f32")
-    experiment = trained.experiment
-    encoder = experiment.model.encoder.with_context(context)
-    experiment = replace(experiment, model=replace(experiment.model, encoder=encoder))
-    return replace(trained, experiment=experiment, model=make_model(experiment, trained.tokenizer))
+    return load_trained(run, precision="f32", context=context)
 
 
 def durations(trained: Trained, context: Context) -> dict[str, float | None]:
