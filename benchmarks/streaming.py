@@ -59,6 +59,8 @@ FIRST_ROWS = 64
 """First number of streams that is tried on one core."""
 EARLY_MINUTES = 10
 """Minutes of audio after which the memory of a long recording is read first."""
+UNSHOWN = ("processor_ms_by_streams",)
+"""Figures that are only in the JSON."""
 Part = Literal["accuracy", "times", "long"]
 
 
@@ -98,7 +100,8 @@ def main(arguments: Sequence[str]) -> None:
     for part in options.parts:
         load = os.getloadavg()[0]
         found[part] = {"cpu": cpu(), "cores": NUM_CORES, "load": round(load, 1), "rows": measures[part](options)}
-        print_table(found[part]["rows"], title=f"{part}, load {load:.1f}")
+        shown = [{name: value for name, value in row.items() if name not in UNSHOWN} for row in found[part]["rows"]]
+        print_table(shown, title=f"{part}, load {load:.1f}")
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -215,7 +218,7 @@ def streams_of_core(run: Path, recording: Path, context: Context) -> dict[str, A
 
     def keeps_up(num_rows: int) -> bool:
         times, chunk_s = window_times(trained, recording, num_rows, NUM_WINDOWS["streams"])
-        processor_ms[num_rows] = 1000 * times.processor.mean()
+        processor_ms[num_rows] = float(1000 * times.processor.mean())
         return bool(times.processor.mean() < chunk_s)
 
     return {"streams": most(keeps_up, FIRST_ROWS), "processor_ms_by_streams": processor_ms}
