@@ -110,6 +110,37 @@ def exports() -> str:
     return table(f"{header} | WER of the run / int8, % | real-time factor f32 / int8, ‰ | MB in f32", rows)
 
 
+def streaming() -> str:
+    """Error rates on strings of digits by chunk; with times, also the latency of a window and the streams of a core."""
+    found = read("streaming")
+    times = {each["chunk_ms"]: each for each in found.get("times", {"rows": ()})["rows"]}
+    rows = []
+    for each in found["accuracy"]["rows"]:
+        low, high = (100 * bound for bound in each["wer_interval"])
+        chunk, rate = each["chunk_ms"], f"{100 * each['wer']:.1f} ({low:.1f} to {high:.1f})"
+        shown = ["whole", "", rate, ""]
+        if chunk:
+            others = f"{each['other_texts']} of {each['utterances']}"
+            shown = [f"{chunk:.0f}", f"{each['window_ms']:.0f}", rate, others]
+        if chunk in times:
+            of = times[chunk]
+            shown += [f"{of['mean_ms']:.1f} / {of['p95_ms']:.1f}", f"{of['rtf']:.3f}", of["streams"]]
+        rows.append(shown + [""] * (3 if times and chunk not in times else 0))
+    header = "chunk, ms | window, ms | test WER % (interval) | texts that differ from `transcribe`"
+    of_times = " | latency of a window, mean / 95 %, ms | real-time factor | streams of a core" if times else ""
+    return table(header + of_times, rows)
+
+
+def streaming_long() -> str:
+    """Error rates and memory of a long recording of strings of digits, as a stream and in windows."""
+    rows = [
+        [each["method"], f"{each['minutes']:.0f}", f"{100 * each['wer']:.1f}", f"{each['words']:,}",
+         *(f"{each[name]:.0f}" for name in ("early_mb", "peak_mb"))]
+        for each in read("streaming")["long"]["rows"]
+    ]  # fmt: skip
+    return table("recognised | minutes | WER % | words | peak after 10 minutes, MB | peak at the end, MB", rows)
+
+
 def learning() -> str:
     """Error rates and training losses of models and of their originals, which learn from equal batches; all seeds."""
     rows = []
@@ -425,9 +456,9 @@ def faults() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
-        an4, delay_penalty, exports, learning, accuracy, steps, smoke_runs, cold_start, inference, searches, data,
-        transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes, scale_times, scale_batches,
-        scale_updates, scale_memory, scale_plans, faults,
+        an4, delay_penalty, streaming, streaming_long, exports, learning, accuracy, steps, smoke_runs, cold_start,
+        inference, searches, data, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
+        scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
     )
 }  # fmt: skip
 
