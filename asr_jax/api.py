@@ -346,13 +346,13 @@ class Stream:
         """
         if len(samples):
             self._streamer.feed(self._stream, self._resampled(_samples(samples, 0)))
-        return self._streamer.run()
+        return list(self._streamer.run())
 
     def finish(self) -> list[StreamResult]:
         """Ends the stream, which takes no more samples, and returns the remaining results."""
         self._streamer.feed(self._stream, self._resampled(np.zeros(0, np.int16), is_last=True))
         self._streamer.end(self._stream)
-        return self._streamer.run()
+        return list(self._streamer.run())
 
 
 def _are_several(audio: Audio | Sequence[Audio]) -> bool:

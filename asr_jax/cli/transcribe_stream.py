@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -123,11 +123,11 @@ class _Output:
         self.has_text = False
         """Whether a final result had a text."""
 
-    def write(self, results: Sequence[StreamResult]) -> None:
+    def write(self, results: Iterable[StreamResult]) -> None:
+        """Prints each result as soon as it is known."""
         for each in results:
             self.has_text |= each.is_final and bool(each.transcript.text)
-            sys.stdout.write(self._text(each))
-        sys.stdout.flush()
+            print(self._text(each), end="", flush=True)
 
     def _text(self, result: StreamResult) -> str:
         text, clear = result.transcript.text, CLEAR * self._rewrites

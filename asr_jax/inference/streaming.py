@@ -1,5 +1,7 @@
 """Recognition of streams: front-end, encoder and search of a trained run over windows, many streams in one batch."""
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from jaxtyping import Array, Bool, Int, Int16
 from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
 from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
+from asr_jax.core.interrupts import uninterrupted
 from asr_jax.core.meshes import abstract_on, mesh_of, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.inference.decoder import Decoder
@@ -83,6 +86,7 @@ class Streamer:
         )
         self._rows: list[_Row | None] = [None] * num_rows
         self._num_opened = 0
+        self._results = deque[StreamResult]()
 
         def step(
             variables: Tree,
@@ -149,18 +153,30 @@ class Streamer:
         """Ends an open stream. `run` computes its last windows, and then closes it."""
         self._open[stream].buffer.end()
 
-    def run(self) -> list[StreamResult]:
-        """Computes all windows that are known.
+    def run(self) -> Iterator[StreamResult]:
+        """Computes all windows that are known, one window of each stream at a time.
 
-        Returns:
+        If it is interrupted, or not used up, the next call continues; no window and no result is lost.
+
+        Yields:
             Results of all streams in the order of their windows: a partial one whenever the text of an utterance has
-            changed, and a final one at the end of each utterance that has or had a text.
+            changed, and a final one at the end of each utterance that has or had a text. They are yielded as soon as
+            they are known.
         """
-        results = list[StreamResult]()
-        while ready := [(place, row) for place, row in enumerate(self._rows) if row and row.buffer.is_ready]:
-            results += self._step(ready)
+        while True:
+            while self._results:
+                yield self._results.popleft()
+            if not any(row and (row.buffer.is_ready or row.buffer.has_ended) for row in self._rows):
+                return
+            with uninterrupted():
+                self._results += self._round()
+
+    def _round(self) -> list[StreamResult]:
+        """Computes the next window of each row that has one, and closes the rows of streams without a further one."""
+        ready = [(place, row) for place, row in enumerate(self._rows) if row and row.buffer.is_ready]
+        results = self._step(ready) if ready else []
         for place, row in enumerate(self._rows):
-            if row and row.buffer.has_ended:
+            if row and row.buffer.has_ended and not row.buffer.is_ready:
                 results += self._final(place, row) if row.num_frames else []
                 self._rows[place] = None
         return results

@@ -1,5 +1,6 @@
 """Recognition of streams: the results of whole recordings, in any pieces, for many streams in one batch."""
 
+import signal
 from dataclasses import replace
 from functools import partial
 
@@ -131,7 +132,7 @@ def recognised(streamer, parts):
         streamer.feed(stream, part)
         results += streamer.run()
     streamer.end(stream)
-    return results + streamer.run()
+    return [*results, *streamer.run()]
 
 
 def assert_same(found, expected):
@@ -196,13 +197,49 @@ def test_the_state_does_not_grow(trained):
     stream, sizes = streamer.open(), set()
     for number in range(8):
         streamer.feed(stream, sound(3.0, number))
-        streamer.run()
+        list(streamer.run())
         state = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(streamer._state)]
         kept = sum(len(each) for each in streamer._search._windows)
         sizes.add(str(state))
         assert kept <= 2.0 / 0.24 + 1
         assert len(streamer._rows[0].buffer._samples) <= streamer._windows.num_samples
     assert len(sizes) == 1
+
+
+def test_an_interrupt_loses_nothing(trained, monkeypatch):
+    """Ctrl-C comes within the search of a window, then within the use of a result."""
+    endpoints, samples = Endpoints(longest_s=1.2), sound(5.0, 0)
+    expected = recognised(streamer_of(trained, "ctc", endpoints=endpoints), [samples])
+    streamer, found, calls = streamer_of(trained, "ctc", endpoints=endpoints), [], []
+    take = streamer._search.take
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 9:
+            signal.raise_signal(signal.SIGINT)
+        take(*given)
+
+    monkeypatch.setattr(streamer._search, "take", interrupted)
+    stream = streamer.open()
+    streamer.feed(stream, samples)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(streamer.run())
+    assert len(calls) == 9
+    assert found  # results are yielded before the last window is computed
+    streamer.end(stream)
+    found.append(next(streamer.run()))
+    assert [*found, *streamer.run()] == expected
+
+
+def test_a_backlog_does_not_delay_other_streams(trained):
+    streamer = streamer_of(trained, "ctc", num_rows=2)
+    for seconds in (5.0, 2.0):
+        streamer.feed(stream := streamer.open(), sound(seconds, 0))
+        streamer.end(stream)
+    results = list(streamer.run())
+    [of_short] = [place for place, each in enumerate(results) if each.is_final and each.stream == 1]
+    assert any(each.stream == 0 for each in results[:of_short])
+    assert any(each.stream == 0 and not each.is_final for each in results[of_short:])
 
 
 def test_times_after_an_endpoint_are_those_of_the_stream(trained):
