@@ -193,5 +193,10 @@ def test_the_python_interface_has_the_same_results(run, streamed):
     at_another_rate = loaded.stream(rate_hz=8000)
     assert not at_another_rate.feed(SOUND[:50])
     assert isinstance(at_another_rate.finish(), list)
+    for call in (lambda: at_another_rate.feed(SOUND), lambda: at_another_rate.feed(SOUND[:0]), at_another_rate.finish):
+        with pytest.raises(UserError, match="stream 0 is not open"):
+            call()
+    with pytest.raises(UserError, match="audio is of type float: expected"):
+        loaded.stream().feed(0.5)
     with pytest.raises(UserError, match="rate_hz is 16"):
         loaded.stream(rate_hz=16)
