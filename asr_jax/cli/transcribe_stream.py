@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int16
 from tyro.conf import arg
 
-from asr_jax.audio.io import is_stream, stream_audio
+from asr_jax.audio.io import is_stream, probe, stream_audio
 from asr_jax.audio.mono import SILENT, Remarks
 from asr_jax.audio.pipe import PipedAudio
 from asr_jax.audio.streaming import StreamResampler
@@ -63,9 +63,12 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
         UserError: If the model cannot stream.
         AudioError: If the input cannot be read.
     """
+    if not is_pipe(given):
+        probe(given)
     streamer = Streamer(trained, decoder, endpoints=options.endpoints)
     stream, output, remarks = streamer.open(), _Output(as_json=as_json), Remarks()
-    print("ready", file=sys.stderr, flush=True)
+    if is_pipe(given):
+        print("ready", file=sys.stderr, flush=True)
     try:
         for samples in _samples(given, streamer.rate_hz, options.rate_hz, remarks):
             streamer.feed(stream, samples)
@@ -81,9 +84,14 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
         print(f"no word was recognised in {_name(given)}", file=sys.stderr)
 
 
+def is_pipe(given: str) -> bool:
+    """Whether an input is standard input or a pipe."""
+    return given == STDIN or is_stream(given)
+
+
 def _samples(given: str, rate_hz: int, raw_hz: int | None, remarks: Remarks) -> Iterator[Int16[np.ndarray, " S"]]:
     """Yields the samples of an input at `rate_hz`."""
-    if given != STDIN and not is_stream(given):
+    if not is_pipe(given):
         yield from stream_audio(given, rate_hz=rate_hz, remarks=remarks, block_s=1)
         return
     with _opened(given) as read:
