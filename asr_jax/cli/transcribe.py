@@ -56,7 +56,6 @@ from asr_jax.transcripts.outputs import Output, files_of_job, is_folder, open_ou
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
 
-
 NOT_OF_STREAMS = (
     "out",
     "force",

@@ -30,8 +30,7 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
 
 
 def given_flags(options: Any, *names: str) -> list[str]:
-    """Returns the flags of the options that are given: their values are neither the defaults, nor None, False or
-    empty."""
+    """Returns the flags of the options that are given: their values are not the default, None, False or empty."""
     defaults = {field.name: field.default for field in fields(options)}
     values = {name: getattr(options, name) for name in names}
     missing = [n for n, each in values.items() if each is None or each is False or each in ("", (), defaults[n])]

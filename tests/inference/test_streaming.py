@@ -298,9 +298,9 @@ def test_what_cannot_stream_is_refused(trained):
             streamer.feed(0, given)
     streamer.end(0)
     for stream in (0, 7):
-        for call in (lambda: streamer.feed(stream, np.zeros(3, np.int16)), lambda: streamer.end(stream)):
+        for call in (partial(streamer.feed, samples=np.zeros(3, np.int16)), streamer.end):
             with pytest.raises(UserError, match=f"stream {stream} is not open: .* from open"):
-                call()
+                call(stream)
     by_utterance = replace(MODEL, front_end=rnnt())
     module = by_utterance.build(vocab_size=9, blank_id=8, precision="f32")
     with pytest.raises(UserError, match="the front-end has Normalise"):
