@@ -60,7 +60,7 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
         as_json: Whether results are lines of JSON.
 
     Raises:
-        UserError: If the model cannot stream.
+        UserError: If the model cannot stream, or `rate_hz` contradicts the header of a pipe.
         AudioError: If the input cannot be read.
     """
     if not is_pipe(given):
@@ -96,6 +96,11 @@ def _samples(given: str, rate_hz: int, raw_hz: int | None, remarks: Remarks) -> 
         return
     with _opened(given) as read:
         piped = PipedAudio(read, _name(given), rate_hz=raw_hz or rate_hz, remarks=remarks)
+        if raw_hz and piped.samples.rate_hz != raw_hz:
+            raise UserError(
+                f"--rate-hz {raw_hz} with {_name(given)}, a WAV file at {piped.samples.rate_hz} Hz: leave --rate-hz "
+                "out; it belongs to raw samples"
+            )
         resampled = StreamResampler(piped.samples.rate_hz, rate_hz)
         for block in piped:
             yield resampled(block)

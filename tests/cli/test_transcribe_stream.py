@@ -121,6 +121,8 @@ def test_other_rates_and_channels(streamed):
     soundfile.write(file, np.stack([high, high], axis=1), 2 * RATE, format="WAV", subtype="PCM_16")
     of_header = streamed(file.getvalue(), "--json")[0]
     assert of_header == streamed(high.tobytes(), "--json", "--rate-hz", str(2 * RATE))[0]
+    with pytest.raises(UserError, match=f"--rate-hz {RATE} with standard input, a WAV file at {2 * RATE} Hz"):
+        streamed(file.getvalue(), "--rate-hz", str(RATE))
     last = max(each["end_s"] for each in finals(of_header))
     assert 2.0 < last <= 4.05
 
