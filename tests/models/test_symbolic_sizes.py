@@ -30,6 +30,7 @@ from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
+from asr_jax.models.encoder import Context
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.models.wav2vec2 import Hourglass
 from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
@@ -42,9 +43,9 @@ LSTM = LSTMEncoder(num_mels=16, dim=8, layers_before=1, layers_after=1)
 HOURGLASS = replace(WAV2VEC2, num_layers=2, hourglass=Hourglass(0, 1, 3, 1, "linear"))
 ENCODERS: dict[str, Any] = {
     "Zipformer": replace(ZIPFORMER, taps=("embed", "stack_1")),
-    "Zipformer, one stack": replace(ONE_STACK, num_layers=(1,), causal=True, chunk_frames=4, left_context_frames=4),
+    "Zipformer, one stack": replace(ONE_STACK, num_layers=(1,), causal=True, contexts=(Context(4, 4),)),
     "Zipformer, downsampling 4": replace(ZIPFORMER, downsampling=(1, 4), output_downsampling=1),
-    "Zipformer, chunks": replace(ZIPFORMER, causal=True, chunk_frames=4, left_context_frames=4),
+    "Zipformer, chunks": replace(ZIPFORMER, causal=True, contexts=(Context(4, 4),)),
     "Zipformer, causal": replace(ZIPFORMER, causal=True),
     "Zipformer, padding": replace(ZIPFORMER, mask_padding=False),
     "Conformer": CONFORMER,
