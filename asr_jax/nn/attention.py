@@ -51,14 +51,14 @@ def chunk_mask(num_queries: DimSize, num_keys: DimSize, chunk_frames: Any, left_
     return (key >= chunk - left_frames) & (key < chunk + chunk_frames)
 
 
-def of_context(values: Sequence[int], context: Int[Array, ""] | None) -> int | Shaped[Array, ""]:
-    """Returns the value of a context, from the values of all contexts, which are ints or bools.
+def of_context(values: Sequence[DimSize], context: Int[Array, ""] | None) -> DimSize | Shaped[Array, ""]:
+    """Returns the value of a context, from the values of all contexts, which are sizes or bools.
 
     Args:
         context: Index of the context that was drawn. None: the first one.
 
     Returns:
-        An int or bool if it does not depend on the draw, otherwise an array.
+        A size or bool if it does not depend on the draw, otherwise an array.
     """
     return values[0] if context is None or len(set(values)) == 1 else jnp.asarray(values)[context]
 
