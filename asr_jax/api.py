@@ -342,17 +342,23 @@ class Stream:
             The new results: a partial one whenever the text of an utterance has changed, and a final one at its end.
 
         Raises:
-            UserError: If `samples` has a wrong shape, type or scale.
+            UserError: If `samples` has a wrong shape, type or scale, or the stream has ended.
         """
-        if len(samples):
+        self._streamer.check_open(self._stream)
+        if getattr(samples, "shape", None) != (0,):
             self._streamer.feed(self._stream, self._resampled(_samples(samples, 0)))
-        return self._streamer.run()
+        return list(self._streamer.run())
 
     def finish(self) -> list[StreamResult]:
-        """Ends the stream, which takes no more samples, and returns the remaining results."""
+        """Ends the stream, which takes no more samples, and returns the remaining results.
+
+        Raises:
+            UserError: If the stream has ended before.
+        """
+        self._streamer.check_open(self._stream)
         self._streamer.feed(self._stream, self._resampled(np.zeros(0, np.int16), is_last=True))
         self._streamer.end(self._stream)
-        return self._streamer.run()
+        return list(self._streamer.run())
 
 
 def _are_several(audio: Audio | Sequence[Audio]) -> bool:

@@ -15,11 +15,10 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.audio.joined import begins_again
 from asr_jax.audio.mono import Remarks
 from asr_jax.audio.mp3 import untold_samples
+from asr_jax.audio.wav import UNKNOWN_FROM
 
 # An MP3 header counts the encoder's delay, which the decoder removes: up to two MPEG frames fewer are decoded.
 MP3_SLACK_SAMPLES = 2 * 1152
-# Writers that cannot seek back (pipes) leave a size near 2 or 4 GiB in a WAV header, which is not the file's length.
-WAV_UNKNOWN_BYTES = 0x7FFF0000
 # A FLAC written to a pipe has no length in its header; libsndfile then reports the largest integer.
 UNKNOWN_SAMPLES = 1 << 62
 MISSING_S = 0.1
@@ -119,7 +118,7 @@ def check_number(
     # libsndfile reduces a WAV's length to that of its content and reports the difference only in its log.
     log = sound.extra_info if sound.format.startswith("WAV") else ""
     sizes = re.search(r"data : (\d+) \(should be (\d+)\)", log)
-    if sizes and 0 < int(sizes[2]) < int(sizes[1]) < WAV_UNKNOWN_BYTES:
+    if sizes and 0 < int(sizes[2]) < int(sizes[1]) < UNKNOWN_FROM:
         missing = num_samples * (int(sizes[1]) / int(sizes[2]) - 1)
         there = f"it has {sizes[2]} of {sizes[1]} bytes of samples"
     if missing > MISSING_S * sound.samplerate:

@@ -10,7 +10,7 @@ from jaxtyping import Int16
 
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.mono import Mono, Remarks, as_int16
-from asr_jax.audio.wav import UNKNOWN
+from asr_jax.audio.wav import UNKNOWN_FROM
 from asr_jax.core.names import counted
 
 AT_ONCE = 1 << 16
@@ -38,8 +38,8 @@ class Samples(NamedTuple):
     rate_hz: int
     channels: int = 1
     dtype: np.dtype = TYPES[PCM, 16]
-    size: int = UNKNOWN
-    """Number of bytes of the samples, if the header has it."""
+    size: float = math.inf
+    """Number of bytes of the samples; infinite if the header does not have it."""
 
 
 class PipedAudio:
@@ -77,9 +77,8 @@ class PipedAudio:
         Raises:
             AudioError: As `Mono`, when the block with the problem is reached.
         """
-        _, channels, dtype, size = self.samples
+        _, channels, dtype, left = self.samples
         mix, frame, rest = Mono(self._name, None, self._remarks), channels * dtype.itemsize, self._held
-        left = size if 0 < size < UNKNOWN else math.inf
         while True:
             whole = len(rest) - len(rest) % frame
             if whole:
@@ -124,7 +123,7 @@ class PipedAudio:
                 f"{code}: expected 16 bits with code {PCM}, or 32 bits with code {FLOAT}, as from "
                 f"{ADVICE.format(rate_hz=self._rate_hz)}",
             )
-        return Samples(rate_hz, channels, TYPES[code, bits], size)
+        return Samples(rate_hz, channels, TYPES[code, bits], size if 0 < size < UNKNOWN_FROM else math.inf)
 
     def _peek(self, num: int) -> bytes:
         """Returns the next `num` bytes, or fewer at the end of the pipe, which remain."""

@@ -5,6 +5,7 @@ front-end therefore has no state on the device; the samples that later windows n
 """
 
 import bisect
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -107,15 +108,19 @@ class SampleBuffer:
 
     def __init__(self, windows: FeatureWindows) -> None:
         self._windows, self._front_end = windows, windows.front_end
-        self._samples = np.zeros(0, np.int16)
+        self._pieces = deque[Int16[np.ndarray, " N"]]()
+        """Copies of the samples, at most those of a window in each."""
+        self._num = 0
+        """Number of samples in all pieces."""
         self._frame = -windows.before
         self.has_ended = False
         """Whether no samples follow."""
 
     def add(self, samples: Int16[np.ndarray, " S"]) -> None:
         """Adds the next samples, in any number."""
-        assert not self.has_ended, "the stream has ended"
-        self._samples = np.concatenate([self._samples, samples])
+        most = self._windows.num_samples
+        self._pieces += [samples[first : first + most].copy() for first in range(0, len(samples), most)]
+        self._num += len(samples)
 
     def end(self) -> None:
         """Ends the stream: no samples follow."""
@@ -124,7 +129,7 @@ class SampleBuffer:
     @property
     def is_ready(self) -> bool:
         """Whether the next window is known: enough samples were added, or the stream has ended."""
-        skipped, num = self._skipped, len(self._samples)
+        skipped, num = self._skipped, self._num
         if self._front_end.num_settled(num) >= skipped + self._windows.size:
             return True
         return self.has_ended and self._front_end.output_length(num) > max(skipped, 0)
@@ -135,11 +140,21 @@ class SampleBuffer:
         The next window must be known.
         """
         assert self.is_ready, "the next window is not known"
-        first, num, given = self._first, self._windows.num_samples, self._samples[: self._windows.num_samples]
-        window = SamplesOfWindow(np.pad(given, (0, num - len(given))), len(given), self._skipped)
+        first, skipped, num = self._first, self._skipped, self._windows.num_samples
         self._frame += self._windows.shift
-        self._samples = self._samples[(self._first - first) * self._front_end.hop :]
-        return window
+        num_done = (self._first - first) * self._front_end.hop
+        joined = np.zeros(0, np.int16)
+        if self._pieces:
+            taken = [self._pieces.popleft()]
+            size = len(taken[0])
+            while self._pieces and size < max(num, num_done):
+                taken.append(self._pieces.popleft())
+                size += len(taken[-1])
+            joined = np.concatenate(taken)
+        given, left = joined[:num], joined[num_done:]
+        self._pieces.appendleft(left)
+        self._num -= len(joined) - len(left)
+        return SamplesOfWindow(np.pad(given, (0, num - len(given))), len(given), skipped)
 
     @property
     def _first(self) -> int:

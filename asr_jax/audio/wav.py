@@ -6,6 +6,9 @@ from io import BufferedIOBase
 _HEADER_BYTES = 1 << 16
 UNKNOWN = 0xFFFFFFFF
 """Size of a chunk that is not known; libsndfile then reads up to the end of the file."""
+UNKNOWN_FROM = 0x7FFF0000
+"""Least size in bytes that is not the length of the samples: writers that cannot seek back (pipes), such as sox and
+arecord, leave a size near 2 or 4 GiB in the header."""
 
 
 def with_unknown_size(content: bytes) -> bytes | None:

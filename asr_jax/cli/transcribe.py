@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,7 @@ from asr_jax.cli.recognition_options import (
     uncalibrated,
 )
 from asr_jax.cli.results import some
-from asr_jax.cli.transcribe_stream import StreamOptions, transcribe_stream
+from asr_jax.cli.transcribe_stream import StreamOptions, is_pipe, transcribe_stream
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_no_input, check_writable, remove_empty
 from asr_jax.core.jobs import finish, is_finished, path_of
@@ -55,6 +55,22 @@ from asr_jax.transcripts.files import FORMS, FormName, NamedRecording, form_of
 from asr_jax.transcripts.outputs import Output, files_of_job, is_folder, open_output
 from asr_jax.transcripts.pseudo_labels import PseudoLabels, rejected_path_of
 from asr_jax.transcripts.transcript import Transcript
+
+NOT_OF_STREAMS = (
+    "out",
+    "force",
+    "to_manifest",
+    "min_confidence",
+    "job",
+    "window_seconds",
+    "overlap_seconds",
+    "state_resets",
+    "batch_seconds",
+    "batch_size",
+    "max_duration",
+    "allow_pipes",
+)
+"""Options that --stream does not use."""
 
 
 @command_options
@@ -222,18 +238,20 @@ def check(options: TranscribeOptions) -> None:
         UserError: If options cannot be combined, or the manifest exists.
     """
     if options.stream:
-        names = ("out", "to_manifest", "job", "overlap_seconds", "batch_seconds", "batch_size", "max_duration")
-        others = given_flags(options, *names) + ["--window-seconds"] * (options.window_seconds > 0)
-        others += ["--state-resets"] * any(options.state_resets)
-        if others:
+        if others := given_flags(options, *NOT_OF_STREAMS):
             raise UserError(f"--stream with {others[0]}, which streams do not have: leave one of them out")
         if len(options.inputs) != 1 or options.form not in ("text", "json"):
             raise UserError(
                 f"--stream with {counted(len(options.inputs), 'input')} and format {options.form}: expected one audio "
                 "file, or - for standard input, and format text or json"
             )
-    elif options.rate_hz:
-        raise UserError("--rate-hz without --stream: expected --stream, since files have their sample rates in headers")
+        if options.rate_hz and not is_pipe(options.inputs[0]):
+            raise UserError(
+                f"--rate-hz {options.rate_hz} with {options.inputs[0]}, which has its sample rate in its header: leave "
+                "--rate-hz out; it belongs to raw samples from a pipe"
+            )
+    elif others := given_flags(options, *(field.name for field in fields(StreamOptions))):
+        raise UserError(f"{others[0]} without --stream: add --stream, or leave {others[0]} out")
     if options.json and options.format not in (None, "json"):
         raise UserError(f"--json and --format {options.format} contradict each other: expected one of them")
     if options.form_of_out not in (None, "text", options.form):

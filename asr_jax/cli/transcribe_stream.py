@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int16
 from tyro.conf import arg
 
-from asr_jax.audio.io import is_stream, stream_audio
+from asr_jax.audio.io import is_stream, probe, stream_audio
 from asr_jax.audio.mono import SILENT, Remarks
 from asr_jax.audio.pipe import PipedAudio
 from asr_jax.audio.streaming import StreamResampler
@@ -60,12 +60,15 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
         as_json: Whether results are lines of JSON.
 
     Raises:
-        UserError: If the model cannot stream.
+        UserError: If the model cannot stream, or `rate_hz` contradicts the header of a pipe.
         AudioError: If the input cannot be read.
     """
+    if not is_pipe(given):
+        probe(given)
     streamer = Streamer(trained, decoder, endpoints=options.endpoints)
     stream, output, remarks = streamer.open(), _Output(as_json=as_json), Remarks()
-    print("ready", file=sys.stderr, flush=True)
+    if is_pipe(given):
+        print("ready", file=sys.stderr, flush=True)
     try:
         for samples in _samples(given, streamer.rate_hz, options.rate_hz, remarks):
             streamer.feed(stream, samples)
@@ -81,13 +84,23 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
         print(f"no word was recognised in {_name(given)}", file=sys.stderr)
 
 
+def is_pipe(given: str) -> bool:
+    """Whether an input is standard input or a pipe."""
+    return given == STDIN or is_stream(given)
+
+
 def _samples(given: str, rate_hz: int, raw_hz: int | None, remarks: Remarks) -> Iterator[Int16[np.ndarray, " S"]]:
     """Yields the samples of an input at `rate_hz`."""
-    if given != STDIN and not is_stream(given):
+    if not is_pipe(given):
         yield from stream_audio(given, rate_hz=rate_hz, remarks=remarks, block_s=1)
         return
     with _opened(given) as read:
         piped = PipedAudio(read, _name(given), rate_hz=raw_hz or rate_hz, remarks=remarks)
+        if raw_hz and piped.samples.rate_hz != raw_hz:
+            raise UserError(
+                f"--rate-hz {raw_hz} with {_name(given)}, a WAV file at {piped.samples.rate_hz} Hz: leave --rate-hz "
+                "out; it belongs to raw samples"
+            )
         resampled = StreamResampler(piped.samples.rate_hz, rate_hz)
         for block in piped:
             yield resampled(block)
@@ -123,11 +136,11 @@ class _Output:
         self.has_text = False
         """Whether a final result had a text."""
 
-    def write(self, results: Sequence[StreamResult]) -> None:
+    def write(self, results: Iterable[StreamResult]) -> None:
+        """Prints each result as soon as it is known."""
         for each in results:
             self.has_text |= each.is_final and bool(each.transcript.text)
-            sys.stdout.write(self._text(each))
-        sys.stdout.flush()
+            print(self._text(each), end="", flush=True)
 
     def _text(self, result: StreamResult) -> str:
         text, clear = result.transcript.text, CLEAR * self._rewrites

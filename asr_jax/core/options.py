@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.flags import flags_of, parse_flags
@@ -27,10 +29,11 @@ def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, 
     return options
 
 
-def given_flags(options: object, *names: str) -> list[str]:
-    """Returns the flags of the options that are given: their values are neither None nor False nor empty."""
+def given_flags(options: Any, *names: str) -> list[str]:
+    """Returns the flags of the options that are given: their values are not the default, None, False or empty."""
+    defaults = {field.name: field.default for field in fields(options)}
     values = {name: getattr(options, name) for name in names}
-    missing = [name for name, each in values.items() if each is None or each is False or each in ("", ())]
+    missing = [n for n, each in values.items() if each is None or each is False or each in ("", (), defaults[n])]
     return [f"--{name.replace('_', '-')}" for name in names if name not in missing]
 
 

@@ -1,5 +1,7 @@
 """Recognition of streams: front-end, encoder and search of a trained run over windows, many streams in one batch."""
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from jaxtyping import Array, Bool, Int, Int16
 from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
 from asr_jax.core.devices import local_devices
 from asr_jax.core.errors import UserError
+from asr_jax.core.interrupts import uninterrupted
 from asr_jax.core.meshes import abstract_on, mesh_of, replicated
 from asr_jax.core.pytrees import Tree
 from asr_jax.inference.decoder import Decoder
@@ -83,6 +86,7 @@ class Streamer:
         )
         self._rows: list[_Row | None] = [None] * num_rows
         self._num_opened = 0
+        self._results = deque[StreamResult]()
 
         def step(
             variables: Tree,
@@ -137,37 +141,75 @@ class Streamer:
         self._rows[self._rows.index(None)] = _Row(stream, SampleBuffer(self._windows))
         return stream
 
-    def feed(self, stream: int, samples: Int16[np.ndarray, " S"]) -> None:
+    def feed(self, stream: int, samples: np.ndarray) -> None:
         """Adds the next samples of an open stream, in any number. `run` computes their windows.
 
         Args:
-            samples: Samples at `rate_hz` of full scale ±32768.
+            samples: Samples [S] of int16 at `rate_hz`.
+
+        Raises:
+            UserError: If the stream is not open, or `samples` is no such array.
         """
-        self._open[stream].buffer.add(samples)
+        row = self._row(stream)
+        if np.ndim(samples) != 1 or samples.dtype != np.int16:
+            raise UserError(
+                f"samples have shape {np.shape(samples)} and type {np.asarray(samples).dtype}: expected an array with "
+                "one axis of int16"
+            )
+        row.buffer.add(samples)
 
     def end(self, stream: int) -> None:
-        """Ends an open stream. `run` computes its last windows, and then closes it."""
-        self._open[stream].buffer.end()
+        """Ends an open stream. `run` computes its last windows, and then closes it.
 
-    def run(self) -> list[StreamResult]:
-        """Computes all windows that are known.
-
-        Returns:
-            Results of all streams in the order of their windows: a partial one whenever the text of an utterance has
-            changed, and a final one at the end of each utterance that has or had a text.
+        Raises:
+            UserError: If the stream is not open.
         """
-        results = list[StreamResult]()
-        while ready := [(place, row) for place, row in enumerate(self._rows) if row and row.buffer.is_ready]:
-            results += self._step(ready)
+        self._row(stream).buffer.end()
+
+    def check_open(self, stream: int) -> None:
+        """Checks that a stream is open.
+
+        Raises:
+            UserError: If it is not.
+        """
+        self._row(stream)
+
+    def run(self) -> Iterator[StreamResult]:
+        """Computes all windows that are known, one window of each stream at a time.
+
+        If it is interrupted, or not used up, the next call continues; no window and no result is lost.
+
+        Yields:
+            Results of all streams in the order of their windows: a partial one whenever the text of an utterance has
+            changed, and a final one at the end of each utterance that has or had a text. They are yielded as soon as
+            they are known.
+        """
+        while True:
+            while self._results:
+                yield self._results.popleft()
+            if not any(row and (row.buffer.is_ready or row.buffer.has_ended) for row in self._rows):
+                return
+            with uninterrupted():
+                self._results += self._round()
+
+    def _round(self) -> list[StreamResult]:
+        """Computes the next window of each row that has one, and closes the rows of streams without a further one."""
+        ready = [(place, row) for place, row in enumerate(self._rows) if row and row.buffer.is_ready]
+        results = self._step(ready) if ready else []
         for place, row in enumerate(self._rows):
-            if row and row.buffer.has_ended:
+            if row and row.buffer.has_ended and not row.buffer.is_ready:
                 results += self._final(place, row) if row.num_frames else []
                 self._rows[place] = None
         return results
 
-    @property
-    def _open(self) -> dict[int, _Row]:
-        return {row.stream: row for row in self._rows if row}
+    def _row(self, stream: int) -> _Row:
+        found = {row.stream: row for row in self._rows if row and not row.buffer.has_ended}
+        if stream not in found:
+            raise UserError(
+                f"stream {stream} is not open: expected the number of a stream from open() that has not ended; open a "
+                "new stream for further samples"
+            )
+        return found[stream]
 
     def _step(self, ready: list[tuple[int, _Row]]) -> list[StreamResult]:
         """Computes one window of some rows."""
@@ -204,7 +246,7 @@ class Streamer:
             return []
         row.shown = transcript.text
         first = self._writer.text(best._replace(tokens=best.tokens[: self._search.num_settled(place)]))
-        num_settled = num_common([first, transcript.text])
+        num_settled = num_settled_characters(first, transcript.text)
         return [StreamResult(row.stream, transcript, is_final=False, num_settled=num_settled)]
 
     def _final(self, place: int, row: _Row) -> list[StreamResult]:
@@ -221,3 +263,14 @@ class Streamer:
         row.num_frames, row.begins_text, row.shown = 0, True, ""
         result = StreamResult(row.stream, transcript, is_final=True, num_settled=len(transcript.text))
         return [result] if has_text else []
+
+
+def num_settled_characters(settled: str, text: str) -> int:
+    """Returns the number of first characters of a text that further labels do not change.
+
+    Args:
+        settled: Text of the labels that do not change any more. Its last character can be incomplete, if labels are
+            bytes of characters; it is then U+FFFD, once for each byte.
+        text: Text of all labels so far.
+    """
+    return num_common([settled.rstrip("\ufffd"), text])

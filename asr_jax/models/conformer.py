@@ -9,19 +9,17 @@ al. 2023, "Stateful Conformer with Cache-based Inference for Streaming Automatic
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import Encoded, Frames, length_mask
-from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.models.encoder import Context, Encoder, StreamingEncoder, StreamWindow, SubsamplingEncoder
-from asr_jax.nn.attention import chunk_mask
+from asr_jax.nn.attention import chunk_mask, of_context
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.striding import Subsample, initial_cache, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
@@ -43,7 +41,6 @@ STREAMING = tuple(Context(chunk_frames, 70) for chunk_frames in (14, 7, 2, 1))
 """Contexts of NeMo's streaming FastConformer, `att_context_size` [[70, 13], [70, 6], [70, 1], [70, 0]]."""
 UNLIMITED = 2**30
 """Number of frames that is larger than any utterance."""
-HOW_TO_STREAM = "and a model that was trained for it, see Conformer.fast_streaming (docs/streaming.md)"
 ParaformerVariant = Literal["xs", "s", "small", "sm", "m", "medium", "ml", "l", "large"]
 PARAFORMER: dict[str, int] = {
     **dict.fromkeys(("xs", "s", "small"), 256),
@@ -216,19 +213,9 @@ class ConformerEncoder(Encoder):
 
     @property
     def stream_window(self) -> StreamWindow:
-        settings, context = self.settings, self.settings.contexts[0]
-        for name, value, expected in (
-            ("causal", settings.causal, "True"),
-            ("contexts[0].chunk_frames", context.chunk_frames, "a number"),
-            ("contexts[0].left_frames", context.left_frames, "a number"),
-        ):
-            if value is None or value is False:
-                raise UserError(f"encoder.{name} is {value}: streaming needs {expected} {HOW_TO_STREAM}")
-        if settings.positions == "abs_pos":
-            raise UserError(f"encoder.positions is abs_pos: streaming needs rel_pos or none {HOW_TO_STREAM}")
-        assert context.chunk_frames is not None
-        size = context.chunk_frames * settings.subsampling_factor
-        return StreamWindow(size, size, context.chunk_frames, before=settings.subsampling_factor - 1)
+        factor = self.settings.subsampling_factor
+        chunk_frames, _ = self.settings.check_streams(causal=(True,), positions=("rel_pos", "none"))
+        return StreamWindow(chunk_frames * factor, chunk_frames * factor, chunk_frames, before=factor - 1)
 
     def initial_state(self, num_rows: int) -> Tree:
         self.stream_window  # noqa: B018  raises
@@ -325,14 +312,10 @@ class ConformerEncoder(Encoder):
 
     def _context(self, step: Step) -> tuple[Any, Any]:
         """Chunk length and number of frames before a chunk: those of the first context, in training of a drawn one."""
-        sizes = [
-            (each.chunk_frames or UNLIMITED, UNLIMITED if each.left_frames is None else each.left_frames)
-            for each in self.settings.contexts
-        ]
-        if step is None or len(sizes) == 1:
-            return sizes[0]
-        chunk_frames, left_frames = jax.random.choice(self.make_rng("dropout"), jnp.array(sizes))
-        return chunk_frames, left_frames
+        contexts, drawn = self.settings.contexts, self.settings.draw_context(self, step=step)
+        chunks = [each.chunk_frames or UNLIMITED for each in contexts]
+        left = [UNLIMITED if each.left_frames is None else each.left_frames for each in contexts]
+        return of_context(chunks, drawn), of_context(left, drawn)
 
     def _positions(self, num_frames: DimSize, step: Step, *, before: int) -> Float[Array, "R D"]:
         width = self.settings.dim

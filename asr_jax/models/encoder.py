@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, Self
 
+import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -104,11 +105,7 @@ class Encoder(nn.Module):
         Returns:
             State after the window, and the output frames, `[B, stream_window.outputs, D]`. A stream of N frames has
             `output_length(N)` output frames in all.
-
-        Raises:
-            UserError: If the encoder cannot stream.
         """
-        self.stream_window  # noqa: B018  raises
         raise NotImplementedError
 
 
@@ -224,6 +221,48 @@ class StreamingEncoder(EncoderSettings):
     def with_context(self, context: Context) -> Self:
         """Returns the settings with one context instead of all."""
         return replace(self, contexts=(context,))
+
+    def draw_context(self, module: nn.Module, *, step: Int[Array, ""] | None) -> Int[Array, ""] | None:
+        """Draws the number of a context for an update of training.
+
+        Args:
+            module: The encoder, for its random keys.
+            step: Number of applied updates while training; None in evaluation.
+
+        Returns:
+            Number of the context. None: the first one, since there is no other or `step` is None.
+        """
+        if step is None or len(self.contexts) == 1:
+            return None
+        return jax.random.randint(module.make_rng("dropout"), (), 0, len(self.contexts))
+
+    def check_streams(self, **expected: tuple[Any, ...]) -> tuple[int, int]:
+        """Checks that the settings are those of a streaming encoder.
+
+        Args:
+            expected: Values that fields may have.
+
+        Returns:
+            `chunk_frames` and `left_frames` of the first context.
+
+        Raises:
+            UserError: If another field has another value, or the first context lacks a number. The message names all.
+        """
+        wrong = [
+            f"encoder.{name} is {getattr(self, name)}, expected {' or '.join(map(str, values))}"
+            for name, values in expected.items()
+            if getattr(self, name) not in values
+        ]
+        chunk_frames, left_frames = self.contexts[0].chunk_frames, self.contexts[0].left_frames
+        wrong += ["encoder.contexts[0].chunk_frames is None, expected a number"] * (chunk_frames is None)
+        wrong += ["encoder.contexts[0].left_frames is None, expected a number"] * (left_frames is None)
+        if wrong or chunk_frames is None or left_frames is None:
+            raise UserError(
+                f"{type(self).__name__} cannot stream, because {'; '.join(wrong)} (docs/streaming.md). The model must "
+                "be trained with these settings; --chunk-frames 16 --left-frames 128 set the context of an imported "
+                "model"
+            )
+        return chunk_frames, left_frames
 
 
 @settings

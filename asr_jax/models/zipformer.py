@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -21,6 +20,7 @@ from asr_jax.core.settings import PositiveFloat, PositiveInt, ShareBelow1, betwe
 from asr_jax.core.shapes import DimSize
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder, StreamingEncoder, StreamWindow
+from asr_jax.nn.attention import chunk_mask, of_context
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.model_axis import FEED_FORWARD
 from asr_jax.nn.normalization import BiasNorm
@@ -31,7 +31,7 @@ from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention,
 from asr_jax.nn.zipformer.cache import Cache
 from asr_jax.nn.zipformer.convolution import ConvolutionModule
 from asr_jax.nn.zipformer.layer import Bypass, FeedForward
-from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, of_context, to_width, widest
+from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest
 from asr_jax.nn.zipformer.subsampling import NEIGHBOURS, ConvEmbedding, Downsample, embedding_length, upsample
 
 SKIP_ATTENTION = SKIP_CONVOLUTION = piecewise_linear((0, 0.2), (4000, 0.05), (16000, 0.0))
@@ -272,20 +272,8 @@ class ZipformerEncoder(Encoder):
 
     @property
     def stream_window(self) -> StreamWindow:
-        settings, context = self.settings, self.settings.contexts[0]
-        chunk = context.chunk_frames
-        needed = {
-            "causal": settings.causal,
-            "mask_padding": settings.mask_padding,
-            "contexts[0].chunk_frames": chunk is not None,
-            "contexts[0].left_frames": context.left_frames is not None,
-        }
-        if missing := [name for name, there in needed.items() if not there]:
-            raise UserError(
-                f"Zipformer cannot stream without {', '.join(missing)}: expected causal=True, mask_padding=True and a "
-                "first context with both numbers, such as contexts=(Context(16, 128),) (docs/streaming.md)"
-            )
-        assert chunk is not None
+        settings = self.settings
+        chunk, _ = settings.check_streams(causal=(True,), mask_padding=(True,))
         if chunk % settings.output_downsampling:
             raise UserError(
                 f"Zipformer cannot stream with contexts[0].chunk_frames {chunk}: expected a multiple of "
@@ -327,7 +315,6 @@ class ZipformerEncoder(Encoder):
         return state
 
     def stream(self, state: Tree, frames: Frames) -> tuple[Tree, Frames]:
-        self.stream_window  # noqa: B018  raises
         encoded, state = self._encode(frames, state, step=None)
         return state, encoded.frames
 
@@ -336,12 +323,10 @@ class ZipformerEncoder(Encoder):
         self, frames: Frames, state: Tree | None, *, step: Int[Array, ""] | None
     ) -> tuple[Encoded, Tree | None]:
         """Encodes whole rows, or windows of streams with a state."""
-        settings, context = self.settings, None
+        settings, context = self.settings, self.settings.draw_context(self, step=step)
         settings.check_frames(frames.values)
         if step is None:
             settings = settings.with_context(settings.contexts[0])
-        elif len(settings.contexts) > 1:
-            context = jax.random.randint(self.make_rng("dropout"), (), 0, len(settings.contexts))
         batches = None if step is None else step * jnp.float32(settings.batches_per_update)
         embed = ConvEmbedding(
             settings.dims[0],
@@ -471,9 +456,8 @@ class ZipformerStack(nn.Module):
             return keys
         chunks = [num_frames if chunk is None else chunk for chunk in self.sizes.chunks]
         left = [num_frames if frames is None else frames for frames in self.sizes.left]
-        first = jnp.arange(num_frames) // (chunk := of_context(chunks, context)) * chunk  # of each frame's chunk
-        key = jnp.arange(num_frames)[None]
-        return keys & ((key < (first + chunk)[:, None]) & (key >= (first - of_context(left, context))[:, None]))[None]
+        chunk, before = of_context(chunks, context), of_context(left, context)
+        return keys & chunk_mask(num_frames, num_frames, chunk, before)[None]
 
 
 class ZipformerLayer(nn.Module):

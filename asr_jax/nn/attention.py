@@ -1,11 +1,12 @@
 """Weights of multi-head attention, with a softmax whose gradient needs only its result."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from asr_jax.core.matmul_precision import float32_product
 from asr_jax.core.shapes import DimSize
@@ -48,6 +49,18 @@ def chunk_mask(num_queries: DimSize, num_keys: DimSize, chunk_frames: Any, left_
     query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None] - (num_keys - num_queries)
     chunk = query // chunk_frames * chunk_frames
     return (key >= chunk - left_frames) & (key < chunk + chunk_frames)
+
+
+def of_context(values: Sequence[DimSize], context: Int[Array, ""] | None) -> DimSize | Shaped[Array, ""]:
+    """Returns the value of a context, from the values of all contexts, which are sizes or bools.
+
+    Args:
+        context: Index of the context that was drawn. None: the first one.
+
+    Returns:
+        A size or bool if it does not depend on the draw, otherwise an array.
+    """
+    return values[0] if context is None or len(set(values)) == 1 else jnp.asarray(values)[context]
 
 
 def attention_weights(

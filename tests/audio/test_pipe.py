@@ -52,9 +52,11 @@ def test_a_pipe_that_ends_within_a_sample():
 def test_wav_files_with_and_without_a_size(kind):
     content = wav(SAMPLES, 44100, kind=kind)
     place = content.index(b"data") + 4
-    for size in (content[place : place + 4], struct.pack("<I", UNKNOWN), struct.pack("<I", 0)):
-        form, found, _ = piped(content[:place] + size + content[place + 4 :])
+    # The last sizes are of ffmpeg, sox and arecord.
+    for size in (len(SAMPLES) * 2, 0, UNKNOWN, 0x7FFFF000, 0x7FFFFFFF - 44, 0x80000000):
+        form, found, _ = piped(content[:place] + struct.pack("<I", size) + content[place + 4 :])
         assert (form.rate_hz, form.channels) == (44100, 1)
+        assert form.size == (size if size == len(SAMPLES) * 2 else np.inf)
         np.testing.assert_array_equal(found, SAMPLES)
     # Chunks after the samples are not samples.
     _, found, _ = piped(content + b"LIST\x04\0\0\0abcd")

@@ -1,5 +1,7 @@
 """Features of streams in pieces of any size: the frames of whole recordings, for the front-end of every system."""
 
+import tracemalloc
+import weakref
 from dataclasses import replace
 from functools import cache
 
@@ -63,7 +65,7 @@ def streamed(name, sizes, samples, pieces):
         buffer.add(samples[at : at + piece])
         at += piece
         take()
-        assert len(buffer._samples) <= windows.num_samples
+        assert buffer._num == sum(map(len, buffer._pieces)) <= windows.num_samples
     buffer.end()
     take()
     return found
@@ -102,6 +104,26 @@ def test_samples_are_taken_as_soon_as_they_are_enough():
     buffer.add(np.zeros(1, np.int16))
     assert buffer.is_ready
     assert buffer.take().length == 4 * 480
+
+
+def test_time_and_memory_are_linear_in_the_samples():
+    """Neither a piece nor a window copies all samples that wait, and the caller's array can be freed."""
+
+    def most_of(call):
+        tracemalloc.start()
+        call()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    windows, _, _ = computed("rnnt", 4, 4)
+    buffer, given = SampleBuffer(windows), np.zeros(1_000_000, np.int16)
+    buffer.add(given)
+    freed = weakref.ref(given)
+    del given
+    assert freed() is None
+    assert most_of(lambda: buffer.add(np.zeros(160, np.int16))) < 100_000
+    assert most_of(buffer.take) < 100_000
 
 
 def test_rows_without_a_window_are_empty():

@@ -74,7 +74,9 @@ def test_raw_samples_wav_files_and_named_files_have_the_same_results(streamed, r
     assert all(each["text"].startswith(each["settled"]) for each in partial)
     path = write(tmp_path / "a.wav", SOUND)
     assert streamed(path.read_bytes(), *flags)[0] == lines
-    assert streamed(b"", *flags, given=str(path))[0] == lines
+    of_file, errors = streamed(b"", *flags, given=str(path))
+    assert of_file == lines
+    assert "ready" not in errors
     texts, _ = streamed(SOUND.tobytes(), *flags[1:])
     assert texts == [each["text"] for each in found]
     main([run, str(path), "--json", "--window-seconds", "5"])  # as a whole
@@ -119,11 +121,13 @@ def test_other_rates_and_channels(streamed):
     soundfile.write(file, np.stack([high, high], axis=1), 2 * RATE, format="WAV", subtype="PCM_16")
     of_header = streamed(file.getvalue(), "--json")[0]
     assert of_header == streamed(high.tobytes(), "--json", "--rate-hz", str(2 * RATE))[0]
+    with pytest.raises(UserError, match=f"--rate-hz {RATE} with standard input, a WAV file at {2 * RATE} Hz"):
+        streamed(file.getvalue(), "--rate-hz", str(RATE))
     last = max(each["end_s"] for each in finals(of_header))
     assert 2.0 < last <= 4.05
 
 
-def test_bad_input(streamed, monkeypatch):
+def test_bad_input(streamed, capsys):
     with pytest.raises(AudioError, match="standard input: empty: expected raw 16-bit samples"):
         streamed(b"")
     _, errors = streamed(SOUND.tobytes()[:-1])
@@ -135,6 +139,7 @@ def test_bad_input(streamed, monkeypatch):
     assert "no word was recognised in standard input" in errors
     with pytest.raises(AudioError, match="no such file"):
         streamed(b"", given="missing.wav")
+    assert "ready" not in capsys.readouterr().err
 
 
 def test_results_so_far_are_printed_when_it_is_interrupted(run, monkeypatch, capsys):
@@ -171,7 +176,15 @@ def test_a_terminal_shows_the_text_so_far(run, monkeypatch, capsys):
         (["-", "a.wav", "--stream"], "--stream with 2 inputs and format text: expected one audio file"),
         (["-", "--stream", "--format", "srt"], "format srt: expected one audio file"),
         (["-", "--stream", "--state-resets", "15", "3"], "--stream with --state-resets"),
+        (["-", "--stream", "--force"], "--stream with --force"),
+        (["-", "--stream", "--min-confidence", "0.5"], "--stream with --min-confidence"),
+        (["-", "--stream", "--window-seconds", "9"], "--stream with --window-seconds"),
+        (["-", "--stream", "--allow-pipes"], "--stream with --allow-pipes"),
+        (["a.wav", "--stream", "--rate-hz", "8000"], "--rate-hz 8000 with a.wav, which has its sample rate"),
         (["-", "--rate-hz", "8000"], "--rate-hz without --stream"),
+        (["-", "--silence-seconds", "0"], "--silence-seconds without --stream"),
+        (["-", "--pause-seconds", "2"], "--pause-seconds without --stream"),
+        (["-", "--longest-seconds", "9"], "--longest-seconds without --stream"),
         (["-", "--stream", "--rate-hz", "16"], "rate-hz"),
     ],
 )
@@ -193,5 +206,10 @@ def test_the_python_interface_has_the_same_results(run, streamed):
     at_another_rate = loaded.stream(rate_hz=8000)
     assert not at_another_rate.feed(SOUND[:50])
     assert isinstance(at_another_rate.finish(), list)
+    for call in (lambda: at_another_rate.feed(SOUND), lambda: at_another_rate.feed(SOUND[:0]), at_another_rate.finish):
+        with pytest.raises(UserError, match="stream 0 is not open"):
+            call()
+    with pytest.raises(UserError, match="audio is of type float: expected"):
+        loaded.stream().feed(0.5)
     with pytest.raises(UserError, match="rate_hz is 16"):
         loaded.stream(rate_hz=16)

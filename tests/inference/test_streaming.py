@@ -1,23 +1,28 @@
 """Recognition of streams: the results of whole recordings, in any pieces, for many streams in one batch."""
 
+import pickle
+import signal
 from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
 import pytest
+import sentencepiece as trainer
 from recordings import RATE
 
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
+from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.endpoints import Endpoints
-from asr_jax.inference.streaming import Streamer
+from asr_jax.inference.streaming import Streamer, num_settled_characters
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
@@ -25,6 +30,8 @@ from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
+from asr_jax.transcripts.words import Writer
 from tests.support import assert_close
 from tests.toy_config import experiment
 
@@ -131,7 +138,7 @@ def recognised(streamer, parts):
         streamer.feed(stream, part)
         results += streamer.run()
     streamer.end(stream)
-    return results + streamer.run()
+    return [*results, *streamer.run()]
 
 
 def assert_same(found, expected):
@@ -191,18 +198,52 @@ def test_streams_of_one_batch_are_as_each_alone(trained, name):
     assert sum(each.is_final for each in alone[0]) > 1
 
 
-def test_the_state_does_not_grow(trained):
+def test_memory_does_not_grow_with_a_stream(trained):
+    """Endpoints limit the labels that the host keeps; samples are kept only for the next window."""
     streamer = streamer_of(trained, "rnnt", endpoints=Endpoints(longest_s=2.0))
-    stream, sizes = streamer.open(), set()
+    stream, sizes = streamer.open(), []
     for number in range(8):
         streamer.feed(stream, sound(3.0, number))
-        streamer.run()
-        state = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(streamer._state)]
-        kept = sum(len(each) for each in streamer._search._windows)
-        sizes.add(str(state))
-        assert kept <= 2.0 / 0.24 + 1
-        assert len(streamer._rows[0].buffer._samples) <= streamer._windows.num_samples
-    assert len(sizes) == 1
+        list(streamer.run())
+        sizes.append(len(pickle.dumps((streamer._search, streamer._rows[0].buffer._pieces))))
+        assert sum(len(each) for each in streamer._search._windows) <= 2.0 / 0.24 + 1
+    assert max(sizes) < 2 * sizes[0]
+
+
+def test_an_interrupt_loses_nothing(trained, monkeypatch):
+    """Ctrl-C comes within the search of a window, then within the use of a result."""
+    endpoints, samples = Endpoints(longest_s=1.2), sound(5.0, 0)
+    expected = recognised(streamer_of(trained, "ctc", endpoints=endpoints), [samples])
+    streamer, found, calls = streamer_of(trained, "ctc", endpoints=endpoints), [], []
+    take = streamer._search.take
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 9:
+            signal.raise_signal(signal.SIGINT)
+        take(*given)
+
+    monkeypatch.setattr(streamer._search, "take", interrupted)
+    stream = streamer.open()
+    streamer.feed(stream, samples)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(streamer.run())
+    assert len(calls) == 9
+    assert found  # results are yielded before the last window is computed
+    streamer.end(stream)
+    found.append(next(streamer.run()))
+    assert [*found, *streamer.run()] == expected
+
+
+def test_a_backlog_does_not_delay_other_streams(trained):
+    streamer = streamer_of(trained, "ctc", num_rows=2)
+    for seconds in (5.0, 2.0):
+        streamer.feed(stream := streamer.open(), sound(seconds, 0))
+        streamer.end(stream)
+    results = list(streamer.run())
+    [of_short] = [place for place, each in enumerate(results) if each.is_final and each.stream == 1]
+    assert any(each.stream == 0 for each in results[:of_short])
+    assert any(each.stream == 0 and not each.is_final for each in results[of_short:])
 
 
 def test_times_after_an_endpoint_are_those_of_the_stream(trained):
@@ -216,6 +257,23 @@ def test_times_after_an_endpoint_are_those_of_the_stream(trained):
         utterances.append((times[0][0] + 25) // 1200)  # the first frame begins 25 ms before the stream
         assert all(start < end <= 1200 * (utterances[-1] + 1) - 25 for start, end in times)
     assert utterances == [0, 1, 3, 4]  # the other one has no text
+
+
+def test_the_settled_text_has_no_incomplete_character(tmp_path):
+    trainer.SentencePieceTrainer.train(
+        sentence_iterator=iter(["zurich muller uber"] * 50), model_prefix=str(tmp_path / "m"), vocab_size=270,
+        byte_fallback=True, character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    settings = TokenizerSettings(kind="sentencepiece", path=str(tmp_path / "m.model"), normaliser="none")
+    tokenizer = given_tokenizer(settings)
+    writer, whole = Writer(tokenizer, times=FrameTimes(640, 0.0, 16000)), "zürich 語 müller"
+    tokens, texts = list(tokenizer.encode(whole)), []
+    for num in range(1, len(tokens) + 1):
+        times = tuple(range(num))
+        texts.append(writer.text(TokenSequence(tuple(tokens[:num]), times, times, (0.0,) * num, 0.0)))
+        assert whole.startswith(texts[-1][: num_settled_characters(texts[-1], texts[-1])])
+    assert any("\ufffd" in each for each in texts)
+    assert num_settled_characters(whole, whole) == len(whole)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +293,14 @@ def test_what_cannot_stream_is_refused(trained):
     streamer.open()
     with pytest.raises(UserError, match="1 streams are open"):
         streamer.open()
+    for given, form in ((np.zeros(3), r"\(3,\) and type float64"), (np.zeros((), np.int16), r"\(\) and type int16")):
+        with pytest.raises(UserError, match=f"samples have shape {form}: expected an array with one axis of int16"):
+            streamer.feed(0, given)
+    streamer.end(0)
+    for stream in (0, 7):
+        for call in (partial(streamer.feed, samples=np.zeros(3, np.int16)), streamer.end):
+            with pytest.raises(UserError, match=f"stream {stream} is not open: .* from open"):
+                call(stream)
     by_utterance = replace(MODEL, front_end=rnnt())
     module = by_utterance.build(vocab_size=9, blank_id=8, precision="f32")
     with pytest.raises(UserError, match="the front-end has Normalise"):

@@ -150,10 +150,13 @@ def test_training_draws_a_context() -> None:
 @pytest.mark.parametrize(
     ("settings", "missing"),
     [
-        (replace(TINY, causal=False), "encoder.causal is False: streaming needs True"),
-        (TINY.with_context(Context()), r"encoder.contexts\[0\].chunk_frames is None: streaming needs a number"),
-        (TINY.with_context(Context(2)), r"encoder.contexts\[0\].left_frames is None: streaming needs a number"),
-        (replace(TINY, positions="abs_pos"), "encoder.positions is abs_pos: streaming needs rel_pos or none"),
+        (replace(TINY, causal=False), "cannot stream, because encoder.causal is False, expected True "),
+        (TINY.with_context(Context()), r"encoder.contexts\[0\].chunk_frames is None, expected a number; .*left_frames"),
+        (
+            TINY.with_context(Context(2)),
+            r"encoder.contexts\[0\].left_frames is None, .*; --chunk-frames 16 --left-frames 128",
+        ),
+        (replace(TINY, positions="abs_pos"), "encoder.positions is abs_pos, expected rel_pos or none "),
     ],
 )
 def test_models_that_cannot_stream(settings: Conformer, missing: str) -> None:

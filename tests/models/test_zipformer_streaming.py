@@ -96,9 +96,15 @@ def test_arrays_of_the_state() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"causal": False, "contexts": (Context(),)}, r"without causal, contexts\[0\].chunk_frames, contexts"),
-        ({"contexts": (Context(4), Context(4, 8))}, r"without contexts\[0\].left_frames:"),
-        ({"mask_padding": False}, "without mask_padding:"),
+        (
+            {"causal": False, "contexts": (Context(),)},
+            r"causal is False, expected True; encoder.contexts\[0\].chunk_frames is None, expected a number; ",
+        ),
+        (
+            {"contexts": (Context(4), Context(4, 8))},
+            r"Zipformer cannot stream, because encoder.contexts\[0\].left_frames is None",
+        ),
+        ({"mask_padding": False}, "because encoder.mask_padding is False, expected True "),
         ({"output_downsampling": 3}, r"chunk_frames 4: expected a multiple of output_downsampling, 3"),
     ],
 )

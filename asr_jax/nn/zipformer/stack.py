@@ -4,12 +4,11 @@ Source: Yao et al. 2023 (arXiv:2310.11230), figure 1; parts of `Zipformer2Encode
 egs/librispeech/ASR/zipformer/zipformer.py, with their schedules.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from asr_jax.core.shapes import DimSize
 from asr_jax.nn.schedules import Step
@@ -36,18 +35,6 @@ class StackSizes:
     """Length of a chunk in frames of this stack, for each context. None: one chunk."""
     left: tuple[int | None, ...]
     """Number of frames of this stack that attention sees before a chunk, for each context. None: all."""
-
-
-def of_context(values: Sequence[int], context: Int[Array, ""] | None) -> int | Shaped[Array, ""]:
-    """Returns the value of a context, from the values of all contexts, which are ints or bools.
-
-    Args:
-        context: Index of the context that was drawn. None: the first one.
-
-    Returns:
-        An int or bool if it does not depend on the draw, otherwise an array.
-    """
-    return values[0] if context is None or len(set(values)) == 1 else jnp.asarray(values)[context]
 
 
 def layer_skip_rates(number: int, num_stacks: int, sizes: StackSizes, *, step: Step) -> Float[Array, " L"]:
