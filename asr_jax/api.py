@@ -329,7 +329,7 @@ class Stream:
     """A stream that is recognised while its samples arrive, from `Run.stream`."""
 
     def __init__(self, streamer: Streamer, rate_hz: int) -> None:
-        self._streamer, self._stream = streamer, streamer.open()
+        self._streamer, self._stream = streamer, streamer.begin()
         self._resampled = StreamResampler(rate_hz, streamer.rate_hz)
 
     def feed(self, samples: np.ndarray) -> list[StreamResult]:

@@ -189,7 +189,7 @@ def streamed(trained: Trained, utterances: Sequence[Utterance]) -> list[str]:
     for group in batched(utterances, ROWS):
         parts: dict[int, list[str]] = {}
         for each in group:
-            stream = streamer.open()
+            stream = streamer.begin()
             parts[stream] = []
             streamer.feed(stream, read_audio(each.location, rate_hz=streamer.rate_hz))
             streamer.end(stream)
@@ -245,7 +245,7 @@ def window_times(trained: Trained, recording: Path, num_rows: int, num_windows: 
     step = window.shift * trained.model.front_end.hop
     samples = read_audio(str(recording), rate_hz=streamer.rate_hz)
     starts = np.arange(num_rows) * (len(samples) // num_rows)
-    streams, times = [streamer.open() for _ in starts], list[tuple[float, float]]()
+    streams, times = [streamer.begin() for _ in starts], list[tuple[float, float]]()
     for number in range(WARMUP + num_windows):
         for stream, start in zip(streams, starts, strict=True):
             places = start + number * step + np.arange(step)
@@ -303,7 +303,7 @@ def recognise_long(
 def as_stream(trained: Trained, recording: Path) -> tuple[str, Progress]:
     """Returns the text of a recording that arrives as a stream."""
     streamer = Streamer(trained, trained.decoder())
-    stream, texts, progress = streamer.open(), list[str](), Progress()
+    stream, texts, progress = streamer.begin(), list[str](), Progress()
 
     def take() -> None:
         texts.extend(each.transcript.text for each in streamer.run() if each.is_final)

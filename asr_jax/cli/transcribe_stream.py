@@ -66,7 +66,7 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
     if not is_pipe(given):
         probe(given)
     streamer = Streamer(trained, decoder, endpoints=options.endpoints)
-    stream, output, remarks = streamer.open(), _Output(as_json=as_json), Remarks()
+    stream, output, remarks = streamer.begin(), _Output(as_json=as_json), Remarks()
     if is_pipe(given):
         print("ready", file=sys.stderr, flush=True)
     try:

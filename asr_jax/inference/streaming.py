@@ -28,7 +28,7 @@ class StreamResult:
     """Text of an utterance of a stream, so far or final."""
 
     stream: int
-    """Number of the stream, from `Streamer.open`."""
+    """Number of the stream, from `Streamer.begin`."""
     transcript: Transcript
     """Words with times since the beginning of the stream."""
     is_final: bool
@@ -125,7 +125,7 @@ class Streamer:
         """Sample rate of the streams in Hz."""
         return self._windows.front_end.rate_hz
 
-    def open(self) -> int:
+    def begin(self) -> int:
         """Opens a stream.
 
         Returns:

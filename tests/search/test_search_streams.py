@@ -86,11 +86,16 @@ def test_greedy_ctc():
 @pytest.mark.parametrize(
     ("settings", "fusion"),
     [
-        (of_ctc.BEAM, None),
-        (Search(beam_width=3, alignments="max", token_min_logp=-2.5), None),
-        (Search(beam_width=8, rules="pyctcdecode"), None),
-        (of_ctc.FLASHLIGHT, Fusion(hot_words=("ab", "cab:3"))),
         (of_ctc.BEAM, Fusion(hot_words=("ab",))),
+        *(
+            pytest.param(settings, fusion, marks=pytest.mark.slow)
+            for settings, fusion in (
+                (of_ctc.BEAM, None),
+                (Search(beam_width=3, alignments="max", token_min_logp=-2.5), None),
+                (Search(beam_width=8, rules="pyctcdecode"), None),
+                (of_ctc.FLASHLIGHT, Fusion(hot_words=("ab", "cab:3"))),
+            )
+        ),
     ],
 )
 def test_beam_of_ctc(settings, fusion):

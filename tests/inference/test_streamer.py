@@ -133,7 +133,7 @@ def pieces(samples, seed):
 
 def recognised(streamer, parts):
     """All results of one stream."""
-    stream, results = streamer.open(), []
+    stream, results = streamer.begin(), []
     for part in parts:
         streamer.feed(stream, part)
         results += streamer.run()
@@ -148,7 +148,9 @@ def assert_same(found, expected):
     assert_close(found.score, expected.score, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", DECODINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("ctc", "rnnt") else pytest.mark.slow) for name in DECODINGS]
+)
 def test_any_pieces_give_the_transcript_of_the_whole_recording(trained, name):
     streamer = streamer_of(trained, name)
     for seconds, seed in ((5.0, 0), (2.13, 1), (0.02, 2)):
@@ -170,7 +172,9 @@ def test_any_pieces_give_the_transcript_of_the_whole_recording(trained, name):
     assert any(each.num_settled for each in recognised(streamer, [sound(5.0, 0)])[:-1])
 
 
-@pytest.mark.parametrize("name", ["ctc beam", "rnnt"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "rnnt" else pytest.mark.slow) for name in DECODINGS]
+)
 def test_streams_of_one_batch_are_as_each_alone(trained, name):
     """They begin at other times, and some wait; a row that is free is used again."""
     endpoints = Endpoints(silence_s=0.5, pause_s=0.2, longest_s=2.0)
@@ -180,7 +184,7 @@ def test_streams_of_one_batch_are_as_each_alone(trained, name):
     rng, waiting, left, results = np.random.default_rng(0), list(range(5)), {}, []
     while waiting or left:
         while waiting and len(left) < 3:
-            left[streamer.open()] = audio[waiting.pop(0)]
+            left[streamer.begin()] = audio[waiting.pop(0)]
         for stream in list(left):
             size = int(rng.choice([0, 1000, 9000]))
             streamer.feed(stream, left[stream][:size])
@@ -201,7 +205,7 @@ def test_streams_of_one_batch_are_as_each_alone(trained, name):
 def test_memory_does_not_grow_with_a_stream(trained):
     """Endpoints limit the labels that the host keeps; samples are kept only for the next window."""
     streamer = streamer_of(trained, "rnnt", endpoints=Endpoints(longest_s=2.0))
-    stream, sizes = streamer.open(), []
+    stream, sizes = streamer.begin(), []
     for number in range(8):
         streamer.feed(stream, sound(3.0, number))
         list(streamer.run())
@@ -224,7 +228,7 @@ def test_an_interrupt_loses_nothing(trained, monkeypatch):
         take(*given)
 
     monkeypatch.setattr(streamer._search, "take", interrupted)
-    stream = streamer.open()
+    stream = streamer.begin()
     streamer.feed(stream, samples)
     with pytest.raises(KeyboardInterrupt):
         found.extend(streamer.run())
@@ -238,7 +242,7 @@ def test_an_interrupt_loses_nothing(trained, monkeypatch):
 def test_a_backlog_does_not_delay_other_streams(trained):
     streamer = streamer_of(trained, "ctc", num_rows=2)
     for seconds in (5.0, 2.0):
-        streamer.feed(stream := streamer.open(), sound(seconds, 0))
+        streamer.feed(stream := streamer.begin(), sound(seconds, 0))
         streamer.end(stream)
     results = list(streamer.run())
     [of_short] = [place for place, each in enumerate(results) if each.is_final and each.stream == 1]
@@ -290,9 +294,9 @@ def test_rules(has_text, silence_s, duration_s, expected):
 
 def test_what_cannot_stream_is_refused(trained):
     streamer = streamer_of(trained, "ctc")
-    streamer.open()
+    streamer.begin()
     with pytest.raises(UserError, match="1 streams are open"):
-        streamer.open()
+        streamer.begin()
     for given, form in ((np.zeros(3), r"\(3,\) and type float64"), (np.zeros((), np.int16), r"\(\) and type int16")):
         with pytest.raises(UserError, match=f"samples have shape {form}: expected an array with one axis of int16"):
             streamer.feed(0, given)
