@@ -31,10 +31,12 @@ from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Utterance
+from asr_jax.exporting.parts import Parts
 from asr_jax.exporting.targets import export
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.heads.transducer import Transducer
+from asr_jax.inference.endpoints import Endpoints
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.metrics.errors import word_errors
 from asr_jax.models.base import Model
@@ -172,6 +174,8 @@ def measured(options: ExportBenchmark, name: str) -> dict[str, Any]:
     samples = {each.id: read_audio(each.location, rate_hz=16000) for each in test}
     texts, row["rtf_ours"] = texts_of_run(run, test)
     row["wer"] = error_rate(test, texts)
+    if name.startswith("streaming"):
+        return row | streams(run, trained, compared, samples, options.out / f"{name}_sherpa")
     row |= onnx(trained, compared, samples, options.out / f"{name}_onnx")
     beams = texts_of_run(run, test, BEAM)[0] if trained.model.recognising == "transducer" else {}
     row |= sherpa(trained, compared[-1], test, compared, (texts, beams), options.out / f"{name}_sherpa")
@@ -277,6 +281,56 @@ def texts_of_sherpa(
         texts[each.id] = stream.result.text.strip()
         seconds += time.perf_counter() - began
     return texts, seconds / sum(each.duration_s for each in test)
+
+
+def streams(
+    run: Path, trained: Trained, compared: Sequence[Utterance], samples: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Returns the figures of sherpa-onnx's streaming recogniser. Both sides get silence behind each recording."""
+    import sherpa_onnx
+
+    from asr_jax.exporting.sherpa_streaming import frames_of_window
+
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    row: dict[str, Any] = {}
+    lines = export(
+        trained, folder, to="sherpa-onnx", weights=("f32", "int8"), recording=compared[-1].location, streaming=True
+    )
+    for line in lines:
+        print(line, flush=True)
+        if "from_" in line:
+            row["kind"] = "streaming " + line.partition("from_")[2].partition("(")[0]
+    tail = np.zeros(sum(frames_of_window(Parts(trained.model, trained.variables, "", samples[compared[0].id]))) * 160)
+    padded = {each.id: np.concatenate([samples[each.id], tail.astype(np.int16)]) for each in compared}
+    model, expected = load(run, precision="f32"), {}
+    for each in compared:
+        stream = model.stream(endpoints=Endpoints(0.0, 0.0, 0.0))
+        results = [*stream.feed(padded[each.id]), *stream.finish()]
+        expected[each.id] = " ".join(result.transcript.text for result in results if result.is_final)
+    for end in ("", ".int8"):
+        if "transducer" in row["kind"]:
+            files = {part: str(folder / f"{part}.onnx") for part in ("decoder", "joiner")}
+            files["encoder"] = str(folder / f"encoder{end}.onnx")
+        else:
+            files = {"model": str(folder / f"model{end}.onnx")}
+        make = getattr(sherpa_onnx.OnlineRecognizer, f"from_{row['kind'].removeprefix('streaming ')}")
+        recogniser, texts, seconds = make(**files, tokens=str(folder / "tokens.txt"), num_threads=1), {}, 0.0
+        for each in compared:
+            began = time.perf_counter()
+            stream = recogniser.create_stream()
+            stream.accept_waveform(16000, padded[each.id].astype(np.float32) / 32768)
+            stream.input_finished()
+            while recogniser.is_ready(stream):
+                recogniser.decode_stream(stream)
+            texts[each.id] = recogniser.get_result(stream).strip()
+            seconds += time.perf_counter() - began
+        name = end.replace(".", "_")
+        row[f"other_texts{name}"] = sum(texts[each.id] != expected[each.id] for each in compared)
+        row[f"wer{name}" if end else "wer_sherpa"] = error_rate(compared, texts)
+        row[f"rtf{name}"] = seconds / sum(len(each) / 16000 for each in padded.values())
+    row["wer"] = error_rate(compared, expected)
+    row["bytes"] = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
+    return row
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,16 +79,12 @@ def export(
     if out.exists():
         raise UserError(f"{out} already exists: choose another name, or delete it")
     given = {"weights": tuple(weights) != ("f32",), "recording": recording, "head": head, "streaming": streaming}
-    taken = {"stablehlo": ("recording", "head", "streaming"), **dict.fromkeys(("onnx", "sherpa-onnx"), tuple(given))}
-    for name, value in {**given, "like": like}.items():
-        if value and name not in (*taken.get(to, ()), *(("like",) if to == "nemo" else ())):
-            raise UserError(f"--{name} is given, which --to {to} does not use: remove it")
+    _check_used(to, {name for name, value in {**given, "like": like}.items() if value})
     if isinstance(weights, str) or not weights or {*weights} - {*get_args(WeightType)}:
         raise UserError(f"weights is {weights!r}: expected some of {', '.join(get_args(WeightType))}")
-    if head and head not in trained.model.heads:
-        raise UserError(
-            f"--head {head}: expected one of {', '.join(trained.model.heads)}{nearest(head, trained.model.heads)}"
-        )
+    heads = trained.model.heads
+    if head and head not in heads:
+        raise UserError(f"--head {head}: expected one of {', '.join(heads)}{nearest(head, heads)}")
     if to in WEIGHTS:
         names = OURS if to == "safetensors" else to
         if names == OURS and out.suffix != ".safetensors":
@@ -115,6 +111,19 @@ def export(
             write = _onnx if to == "onnx" else _stablehlo
             yield from write(made, folder, tuple(dict.fromkeys(weights)))
             _describe(trained, parts, folder, made, streaming=streaming)
+
+
+def _check_used(to: str, given: Set[str]) -> None:
+    """Checks that a format uses all options that were given.
+
+    Raises:
+        UserError: If not.
+    """
+    of_programs = {"recording", "head", "streaming"}
+    of_onnx = {*of_programs, "weights"}
+    used = {"stablehlo": of_programs, "onnx": of_onnx, "sherpa-onnx": of_onnx, "nemo": {"like"}}
+    if others := sorted(given - used.get(to, set())):
+        raise UserError(f"--{others[0]} is given, which --to {to} does not use: remove it")
 
 
 @contextmanager
