@@ -7,8 +7,10 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "asr_jax" / "tests"
@@ -63,3 +65,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # Modules and tests are never freed; garbage collections that visited them took 5 % of the time.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also in a job in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

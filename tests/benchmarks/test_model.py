@@ -112,6 +112,7 @@ def test_a_model_that_hides_frames_is_timed():
     assert stepping.cost()["parameters"] > 160 * 8
 
 
+@pytest.mark.slow
 def test_another_model_is_not_timed_as_the_same(monkeypatch, tmp_path):
     theirs = {"parameters": 6_000_000, "forward_s": [1.0], "step_s": [2.0]}
     reference = tmp_path / "python"

@@ -8,7 +8,7 @@ import pytest
 from asr_jax.core.interrupts import uninterrupted
 
 
-def test_an_interrupt_waits_for_the_end_of_the_block():
+def test_an_interrupt_waits_for_the_end_of_the_block(ctrl_c):
     done = []
 
     def work():

@@ -22,6 +22,7 @@ from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 
+LAYERS_OF_LSTM = {"layers_before": 1, "layers_after": 1}
 SMALL = {"dim": 24, "num_layers": 2, "num_heads": 2, "kernel_size": 5}
 ZIPFORMER = Zipformer.tiny(
     dims=(16, 24, 24, 16), unmasked_dims=(16, 24, 24, 16), feedforward_dims=(24,) * 4, num_heads=(2,) * 4
@@ -64,7 +65,7 @@ MODELS = {
     "w2v_bert": Model(W2VBert.tiny(feedforward_dim=32, **SMALL), augment=(), front_end=presets.w2v_bert()),  # type: ignore[arg-type]
     "transducer": Model(ZIPFORMER, heads={"transducer": STATELESS}, augment=()),
     "lstm_transducer": Model(
-        LSTMEncoder(dim=24), heads={"transducer": RECURRENT}, augment=(), front_end=presets.rnnt()
+        LSTMEncoder(dim=24, **LAYERS_OF_LSTM), heads={"transducer": RECURRENT}, augment=(), front_end=presets.rnnt()
     ),
     "paraformer": Model(
         SANM.tiny(dim=24, num_layers=2, num_heads=2, feedforward_dim=32),
@@ -87,12 +88,12 @@ STREAMING = {
     "streaming_transducer": Model(replace(ZIPFORMER, **CAUSAL), heads={"transducer": STATELESS}, augment=()),  # type: ignore[arg-type]
     "streaming_conformer": Model(Conformer(subsampling_channels=8, norm="layer", **SMALL, **CAUSAL), augment=()),  # type: ignore[arg-type]
     "streaming_lstm": Model(
-        LSTMEncoder(dim=24, num_mels=160),
+        LSTMEncoder(dim=24, num_mels=160, **LAYERS_OF_LSTM),
         augment=(),
         front_end=KaldiFbank(then=(NormaliseByDataSet((-6.0,) * 80, (4.0,) * 80), Stack(2, 2))),
     ),
     "streaming_rnnt": Model(
-        LSTMEncoder(dim=24),
+        LSTMEncoder(dim=24, **LAYERS_OF_LSTM),
         heads={"transducer": RECURRENT},
         augment=(),
         front_end=presets.rnnt(NormaliseByDataSet((-6.0,) * 80, (4.0,) * 80)),

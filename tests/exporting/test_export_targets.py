@@ -24,7 +24,7 @@ from asr_jax.pretrained.formats import load_weights
 from asr_jax.text.mixed import MixedTokenizer
 
 MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
-QUICK = ("quartznet", "w2v_bert")
+QUICK = ("quartznet",)
 RATE_HZ = 16000
 CLOSE = 1e-4
 """Limit of differences, relative to the largest log-probability: 1e-3 for those of trained models, which are about 10.
@@ -88,7 +88,7 @@ def given(audio: np.ndarray, lengths: list[int]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "name", ["conformer", *(pytest.param(each, marks=pytest.mark.slow) for each in ("zipformer", "paraformer"))]
+    "name", ["quartznet", *(pytest.param(each, marks=pytest.mark.slow) for each in ("zipformer", "paraformer"))]
 )
 def test_stablehlo_runs_with_other_sizes(name: str, tmp_path: Path) -> None:
     trained, out = trained_of(name), tmp_path / "out"
@@ -125,6 +125,7 @@ def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_weights_are_written_for_other_systems(tmp_path: Path) -> None:
     trained = trained_of("zipformer")
     [line] = export(trained, tmp_path / "a.safetensors", to="safetensors")

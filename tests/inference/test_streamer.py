@@ -214,7 +214,7 @@ def test_memory_does_not_grow_with_a_stream(trained):
     assert max(sizes) < 2 * sizes[0]
 
 
-def test_an_interrupt_loses_nothing(trained, monkeypatch):
+def test_an_interrupt_loses_nothing(trained, monkeypatch, ctrl_c):
     """Ctrl-C comes within the search of a window, then within the use of a result."""
     endpoints, samples = Endpoints(longest_s=1.2), sound(5.0, 0)
     expected = recognised(streamer_of(trained, "ctc", endpoints=endpoints), [samples])
