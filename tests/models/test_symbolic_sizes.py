@@ -67,7 +67,7 @@ ENCODERS: dict[str, Any] = {
     "SANM": SANM,
     "LSTM": LSTM,
 }
-QUICK = ("Zipformer, one stack", "Conformer")
+QUICK = ("Conformer",)
 
 
 def assert_exported(

@@ -182,11 +182,12 @@ def test_greedy_transducer(durations):
     ("settings", "max_symbols", "fusion"),
     [
         (TransducerSearch(), 1, None),
-        (TransducerSearch(), 5, None),
-        (
+        pytest.param(TransducerSearch(), 5, None, marks=pytest.mark.slow),
+        pytest.param(
             TransducerSearch(same="texts", length_normalised=False, token_prune_logp=-3.0, label_prune_logp=-2.0),
             3,
             None,
+            marks=pytest.mark.slow,
         ),
         (TransducerSearch(), 3, Fusion(hot_words=("ab", "ba:4"))),
     ],
