@@ -52,7 +52,7 @@ class PipedAudio:
             read: Waits for bytes and returns at most the given number of them; none at the end.
             name: Name of the pipe in error messages.
             rate_hz: Sample rate of samples without a header in Hz.
-            remarks: Takes a remark if the pipe ends within a sample, and those of `Mono`.
+            remarks: Collects the remarks of `Mono`, and one if the pipe ends within a sample.
 
         Raises:
             AudioError: If the pipe is empty, has another format, or a header that cannot be read.

@@ -84,7 +84,7 @@ class StreamResampler:
         """Returns the samples at the new rate that are known after the given ones.
 
         Args:
-            samples: Samples at the old rate that follow those of the last call.
+            samples: The next samples, at the old rate.
             is_last: Whether the stream ends with them.
         """
         if self._stream is None:
@@ -109,7 +109,7 @@ class SampleBuffer:
     def __init__(self, windows: FeatureWindows) -> None:
         self._windows, self._front_end = windows, windows.front_end
         self._pieces = deque[Int16[np.ndarray, " N"]]()
-        """Copies of the samples, at most those of a window in each."""
+        """Copied samples, in pieces of at most one window."""
         self._num = 0
         """Number of samples in all pieces."""
         self._frame = -windows.before

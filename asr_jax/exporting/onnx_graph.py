@@ -55,7 +55,7 @@ class Graph:
     sizes: dict[str, str] = field(default_factory=dict)
     """Names of the tensors `[1]`, int64, with the values of symbolic sizes, by their expressions."""
     is_exact: bool = False
-    """Whether nodes that are added are those of a front-end."""
+    """Whether added nodes belong to a front-end."""
     _count: list[int] = field(default_factory=lambda: [0])
     _known: dict[Any, str] = field(default_factory=dict)
 

@@ -373,7 +373,7 @@ def _gather(
         turned = _transposed(graph, graph.complete(x), [*batched, *indexed, *whole])
         name = graph.add("GatherND", turned, found, batch_dims=len(batched))
         order = [*("index",) * (len(batches) + len(others)), *("whole",) * len(whole)]
-    # The output has the axes of the indices and, at `offset_dims`, those of the slices.
+    # The output has the axes of the indices and, at `offset_dims`, the axes of the slices.
     of_indices = [place for place, kind in enumerate(order) if kind == "index"]
     if batches and batches != list(range(len(batches))):
         of_indices = [of_indices[[*batches, *others].index(axis)] for axis in range(axis_of_indices)]

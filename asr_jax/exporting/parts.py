@@ -206,7 +206,7 @@ class Features:
 
 
 def symbols(names: str, *, least: int = 1) -> tuple[Any, ...]:
-    """Returns symbolic dimensions, the last one of which is at least `least`."""
+    """Returns symbolic dimensions. The last one is at least `least`."""
     last = names.rpartition(",")[2].strip()
     return tuple(jax.export.symbolic_shape(names, constraints=[f"{last} >= {least}"] if least > 1 else ()))
 

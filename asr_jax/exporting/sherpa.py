@@ -109,7 +109,7 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     if bins_of(front_end) != ICEFALL:
         raise UserError(
-            f"sherpa-onnx computes the features of transducers, which are not those of this run's front-end, "
+            f"sherpa-onnx computes the features of transducers itself, and this run has another front-end, "
             f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). {INSTEAD}"
         )
     networks, tokens, about = stateless(parts, tokenizer)
@@ -159,7 +159,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     has_statistics = all(isinstance(each, NormaliseByDataSet) for each in stages[1:2])
     if bins_of(front_end) != FUNASR or not isinstance(stack, Stack) or stack.ends != "copies" or not has_statistics:
         raise UserError(
-            f"sherpa-onnx computes the features of Paraformer, which are not those of this run's front-end, "
+            f"sherpa-onnx computes the features of Paraformer itself, and this run has another front-end, "
             f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
         )
     if not isinstance(tokenizer, MixedTokenizer) and not _are_plain_words(tokenizer):

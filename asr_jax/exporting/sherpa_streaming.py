@@ -47,7 +47,7 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
     feature_windows(parts)  # raises if the model cannot stream
     if bins_of(front_end) != ICEFALL:
         raise UserError(
-            f"sherpa-onnx computes the features of streams, which are not those of this run's front-end, "
+            f"sherpa-onnx computes the features of streams itself, and this run has another front-end, "
             f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). Use --to onnx"
         )
     if isinstance(head, CTCHead):

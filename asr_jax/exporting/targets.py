@@ -29,7 +29,7 @@ from asr_jax.pretrained.formats import FORMATS as WEIGHT_FORMATS
 LARGEST = 1e-2
 """Largest difference of outputs of files with weights in float32; above it, the export fails."""
 WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in WEIGHT_FORMATS))
-"""Formats of weights: that of this package, and those of other systems."""
+"""Formats of weights: this package's own format, and the formats of other systems."""
 PROGRAMS = ("onnx", "sherpa-onnx", "stablehlo")
 """Formats of folders with programs."""
 FORMATS = (*PROGRAMS, *WEIGHTS)
@@ -230,7 +230,7 @@ def _checked(path: Path, part: Part, found: Sequence[Any], *, is_exact: bool = T
     compared = compare(part.computed(), found)
     if not compared.difference <= (LARGEST if is_exact else np.finfo(np.float32).max):  # also NaN
         raise RunError(
-            f"{path.name}: its outputs differ by {compared.difference:.2g} from those of the run, expected at most "
+            f"{path.name}: its outputs differ from the run's by {compared.difference:.2g}, expected at most "
             f"{LARGEST:g}; nothing is kept. Please report this with the settings of the run"
         )
     has_labels = part.outputs[0] in ("log_probs", "logits", "logit")
@@ -239,7 +239,7 @@ def _checked(path: Path, part: Part, found: Sequence[Any], *, is_exact: bool = T
 
 
 def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> Compared:
-    """Compares the outputs of a part with those of its file. Frames behind the lengths of rows do not count.
+    """Compares the outputs of a part and of its file. Frames beyond a row's length do not count.
 
     Args:
         expected: Outputs of `Part.computed`: an array, lengths or other arrays.
