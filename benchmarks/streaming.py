@@ -251,7 +251,8 @@ def window_times(trained: Trained, recording: Path, num_rows: int, num_windows: 
             places = start + number * step + np.arange(step)
             streamer.feed(stream, samples[places % len(samples)])
         before = time.perf_counter(), time.process_time()
-        streamer.run()
+        for _ in streamer.run():
+            pass
         times.append((time.perf_counter() - before[0], time.process_time() - before[1]))
     return WindowTimes(*np.transpose(times[WARMUP:])), step / streamer.rate_hz
 
