@@ -89,25 +89,19 @@ def exports() -> str:
     """Exported models in onnxruntime and sherpa-onnx beside the runs."""
     rows = []
     for each in read("exports"):
-        texts, wers = (
-            [each[key] for key in keys] for keys in (("other_texts", "other_texts_int8"), ("wer", "wer_int8"))
-        )
-        rates = " / ".join(f"{100 * wer:.1f}" for wer in wers)
-        factors = " / ".join(f"{1000 * each[key]:.1f}" for key in ("rtf", "rtf_int8"))
-        sizes = sum(size for name, size in each["bytes"].items() if "int8" not in name) / 1e6
-        log_probs = f"{each['log_probs']:.1e}" if "log_probs" in each else ""
-        row = [
-            each["model"],
-            f"`{each['kind']}`",
-            log_probs,
-            " / ".join(map(str, texts)),
-            rates,
-            factors,
-            f"{sizes:.1f}",
-        ]
+        texts = " / ".join(str(each[f"other_texts{end}"]) for end in ("", "_int8"))
+        if "other_texts_beam" in each:
+            texts += f"; beam search {each['other_texts_beam']} / {each['other_texts_int8_beam']}"
+        if "other_texts_of_one_level" in each:
+            texts += f"; of one level {each['other_texts_of_one_level']}"
+        size = sum(size for name, size in each["bytes"].items() if "int8" not in name) / 1e6
+        row = [each["model"], f"`{each['kind']}`", f"{each['log_probs']:.1e}" if "log_probs" in each else "", texts]
+        row += [" / ".join(f"{100 * each[key]:.1f}" for key in ("wer", "wer_sherpa", "wer_int8"))]
+        row += [" / ".join(f"{1000 * each[key]:.1f}" for key in ("rtf_ours", "rtf", "rtf_int8")), f"{size:.1f}"]
         rows.append(row)
     header = "model | kind of sherpa-onnx | log-probabilities, largest difference | other texts of 50, f32 / int8"
-    return table(f"{header} | WER of the run / int8, % | real-time factor f32 / int8, ‰ | MB in f32", rows)
+    header += " | WER of the run / f32 / int8, % | real-time factor of the run / f32 / int8, ‰ | MB in f32"
+    return table(header, rows)
 
 
 def streaming() -> str:
