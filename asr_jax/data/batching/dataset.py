@@ -203,8 +203,6 @@ def plan_training(
         output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-        devices: Number of devices of the job.
-        fit_rows: Fits the rows of batches to a memory budget.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
@@ -302,12 +300,7 @@ def _nothing_left(rejections: Rejections, data: Data) -> UserError:
 def _remembered_buckets(
     folder: Path | None, entries: Entries, batching: Batching, *, weights: np.ndarray | None, **job: Any
 ) -> Buckets:
-    """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache.
-
-    Args:
-        folder: Folder of the cache. None: they are chosen again.
-        job: Other arguments of `make_buckets`.
-    """
+    """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache."""
 
     def work() -> list[Any]:
         made = make_buckets(entries, batching, weights=weights, **job)

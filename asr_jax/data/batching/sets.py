@@ -48,11 +48,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:
-    """Reads only the training set of `read_sets`. The validation set does not have to exist.
-
-    Raises:
-        UserError: As `read_sets`.
-    """
+    """Reads only the training set of `read_sets`. The validation set does not have to exist."""
     options = _options(data)
     inputs = _resolved(data, (), options)["train"]
     return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]
@@ -82,11 +78,7 @@ def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
 
 
 def _resolved(data: Data, validation: Sequence[str], options: ReadOptions) -> dict[Role, list[Input]]:
-    """Inputs of both sets; none of the training set if its shards are read one after the other.
-
-    Raises:
-        UserError: If paths cannot be read. The message names all of them.
-    """
+    """Inputs of both sets; none of the training set if its shards are read one after the other."""
     found: dict[Role, list[Input]] = {"train": [], "validation": []}
     problems = [] if data.train else ["data.train is empty: expected at least one manifest or folder"]
     train = () if data.order == "sharded" else data.train

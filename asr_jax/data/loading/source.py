@@ -74,8 +74,6 @@ class BatchSource:
         """Initialises without reading.
 
         Args:
-            index: Utterances by row.
-            plan: Rows of the batches.
             layout: Rows of this process. None: all.
             storage: Patience with storage. None: the defaults.
         """
@@ -176,14 +174,7 @@ def used_part(
 
 
 def check_room(features: Float32[np.ndarray, "T F"], room: int, location: str) -> None:
-    """Checks that ready features fit a bucket.
-
-    Args:
-        room: Length of the bucket in frames.
-
-    Raises:
-        AudioError: If there are more frames.
-    """
+    """Checks that ready features fit a bucket of `room` frames. Raises an AudioError if there are more."""
     if len(features) > room:
         raise AudioError(location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest")
 

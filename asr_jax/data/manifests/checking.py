@@ -48,11 +48,7 @@ class AudioCheck:
         return [f"{opened}, {len(found):,} {what}: {'; '.join(self._shown(found))}" for found, what in kinds if found]
 
     def refuse(self) -> None:
-        """Checks the share of unreadable utterances.
-
-        Raises:
-            UserError: If half of the opened utterances or more cannot be read.
-        """
+        """Raises a UserError if half of the opened utterances or more cannot be read."""
         if not self.unreadable or len(self.unreadable) < TOO_MANY * self.num_opened:
             return
         relative = "relative paths start at the manifest's folder, its parent folder or the current folder"
@@ -83,11 +79,6 @@ def check_audio(
 
     Args:
         inputs: Paths of the inputs, in the order of `Columns.input_of`.
-        role: Set that is read from folders of several sets.
-        opens_all: Whether all utterances are opened.
-
-    Returns:
-        The result for each input that has utterances.
     """
     rows_of, checks = utterances.columns.input_of[utterances.rows], []
     for number, path in enumerate(inputs):

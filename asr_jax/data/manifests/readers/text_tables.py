@@ -86,11 +86,7 @@ def read_text_table(path: str, options: ReadOptions) -> Entries:
 
 
 def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
-    """Values of the rows that are not blank, including the header line, with the number of their first line.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
+    """Values of the rows that are not blank, including the header line, with the number of their first line."""
     is_quoted = _has_quotes(path, separator)
     for number, line in _rows(path, separator, is_quoted):
         try:
@@ -205,12 +201,7 @@ def _audio_column(path: str, separator: str) -> int | None:
 
 
 def _is_row(text: str, separator: str, column: int | None) -> bool:
-    """Whether joined lines are one row of CSV.
-
-    Args:
-        text: The joined lines.
-        column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
-    """
+    """Whether joined lines are one row of CSV."""
     try:
         _values(text, separator, True)
     except InvalidEntry:
