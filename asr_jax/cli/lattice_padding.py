@@ -14,9 +14,6 @@ def lattice_padding(planned: PlannedData) -> dict[str, float]:
     """Returns the shares of padding of frames, labels and nodes in the batches of an epoch, or of a mean one.
 
     There are frames times labels plus one nodes, for which the joint network is computed.
-
-    Args:
-        planned: The planned training set.
     """
     plan, index = planned.plan, planned.index
     num = plan.num_utterances
@@ -33,11 +30,7 @@ def lattice_padding(planned: PlannedData) -> dict[str, float]:
 
 
 def lattice_lines(planned: PlannedData, heads: Mapping[str, HeadSettings]) -> list[str]:
-    """Returns a line on the padding of the lattice; none for models without a transducer.
-
-    Args:
-        planned: The planned training set.
-    """
+    """Returns a line on the padding of the lattice; none for models without a transducer."""
     if not any(isinstance(head, Transducer) for head in heads.values()):
         return []
     found = lattice_padding(planned)

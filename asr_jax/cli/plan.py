@@ -418,7 +418,6 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: Mapping[str, flo
     """Lines on padding, an epoch, the run, and the accumulation for each requested size of an update.
 
     Args:
-        planned: The planned training set.
         wanted: Sizes of an update in seconds of audio (`s`) and in `utterances`. None: it is not requested.
     """
     plan, training = planned.plan, experiment.training

@@ -12,11 +12,7 @@ UTTERANCES, HOURS = 1024, 5.0
 
 
 def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
-    """Returns a title and a line for each step.
-
-    Args:
-        planned: The planned training set.
-    """
+    """Returns a title and a line for each step."""
     plan, per_s, training = planned.plan, planned.index.scale.per_s, experiment.training
     batches, accumulate = plan.batches_per_epoch, training.accumulate
     seconds, utterances = plan.length_per_epoch / per_s / batches, plan.entries_per_epoch / batches

@@ -263,12 +263,7 @@ def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
 def _ended(
     setup: Setup, log: EventLog, state: TrainState, *, ends: str, update: int, summary: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Writes the last event and returns the summary of the run, or `continues` if the epochs of the job are done.
-
-    Raises:
-        Stopped: If the job ended before the run.
-        RunError: If no update changed the parameters.
-    """
+    """Writes the last event and returns the summary of the run, or `continues` if the epochs of the job are done."""
     if summary and (ends == ALL_DONE or ends.startswith(NO_GAIN)):
         if not int(state.updates):
             raise RunError(

@@ -87,12 +87,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
 
 
 def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
-    """Returns the settings and devices that differ from a checkpoint, with both values.
-
-    Raises:
-        UserError: If the data have changed, or a setting that must not change, or the number of devices without
-            permission.
-    """
+    """Returns the settings and devices that differ from a checkpoint, with both values."""
     other_sets = f". python -m asr_jax.evaluate {quoted(setup.folder)} --data … measures other sets"
     for name, now in setup.data.fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:

@@ -16,11 +16,7 @@ from asr_jax.training.recipe import Recipe
 
 
 def make_recipe(experiment: Experiment, model: Recogniser, length: RunLength, *, most_rows: int = 1) -> Recipe:
-    """Builds the settings of the training step.
-
-    Args:
-        most_rows: Rows of the largest batch, for state passing.
-    """
+    """Builds the settings of the training step."""
     training = experiment.training
     return Recipe(
         model.clone(sub_batches=max(model.sub_batches // training.split, 1)),

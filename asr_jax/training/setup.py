@@ -104,11 +104,7 @@ class Setup:
         return self.groups.updates_per_epoch
 
     def epoch(self, update: int, data_state: dict[str, Any] | None) -> int:
-        """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read.
-
-        Args:
-            data_state: `LoadedBatch.state` of that batch.
-        """
+        """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read."""
         return self.groups.epoch(update) if data_state is None else data_state["epoch"] + 1
 
     @functools.cached_property
@@ -150,7 +146,6 @@ class Setup:
         last one.
 
         Args:
-            update: Number of updates so far.
             position: Position in the plan of the first batch of the next update.
         """
         if self.groups.positions(update).start == position:
@@ -198,10 +193,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
 def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Programs = TRACED) -> None:
     """Checks that the parameters can be spread over the axis model, before a run begins.
 
-    Args:
-        seed: Random seed of the run, by which `programs` finds its traced program.
-        programs: Cache of traced programs.
-
     Raises:
         UserError: If no rule matches a parameter, or a dimension is not divisible.
     """
@@ -210,11 +201,7 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
 
 
 def other_product(experiment: Experiment, num_devices: int) -> list[str]:
-    """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`.
-
-    Args:
-        num_devices: Number of devices of the job.
-    """
+    """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`."""
     batching, accumulate = experiment.data.batching, experiment.training.accumulate
     devices = batching.num_parts(num_devices)
     product = sum(batching.rows) * accumulate * devices
@@ -252,11 +239,7 @@ def short_run(schedule: Schedule, length: RunLength) -> list[str]:
 
 
 def check_length(num_updates: int, num_epochs: float) -> None:
-    """Checks that a run has at least one of two limits.
-
-    Raises:
-        UserError: If both are 0.
-    """
+    """Checks that a run has at least one of two limits. Raises a UserError if both are 0."""
     if not (num_updates or num_epochs):
         raise UserError(
             "training.num_updates and training.num_epochs are both 0: expected one of them above 0, such as --epochs "
@@ -289,12 +272,7 @@ def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
 
 
 def run_length(num_updates: int, num_epochs: float, groups: Groups) -> int:
-    """Returns the number of updates of a run that ends at the lower of two limits.
-
-    Args:
-        num_updates: Limit in updates. 0: no limit.
-        num_epochs: Limit in epochs. 0: no limit.
-        groups: Batches of each update.
+    """Returns the number of updates of a run that ends at the lower of two limits, of which 0 is none.
 
     Raises:
         UserError: As `check_length`.

@@ -54,7 +54,6 @@ def restored_state(
     """Restores the state and the averaged parameters of the newest checkpoint.
 
     Args:
-        changed: Names of the settings that have changed since.
         copied_from: Checkpoint of another run that it is a copy of. None: it is of this run.
     """
     latest = checkpoints.latest

@@ -27,11 +27,7 @@ NICENESS = 10
 
 
 def check_upload(experiment: Experiment) -> None:
-    """Checks that the client of the hub is installed, and that the model has the format of the upload.
-
-    Raises:
-        UserError: If one of them does not hold.
-    """
+    """Checks that the client of the hub is installed, and that the model has the format of the upload."""
     if experiment.upload.to:
         refuse_without_client()
         if experiment.upload.format != OURS:

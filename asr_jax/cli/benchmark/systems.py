@@ -98,7 +98,6 @@ def system_of_config(experiment: Experiment, *, precision: Precision | None, voc
     """System of a config, with random weights.
 
     Args:
-        precision: Precision of the computation; None: that of the experiment.
         vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
     """
     experiment = in_precision(experiment, precision)
