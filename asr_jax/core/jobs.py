@@ -36,11 +36,7 @@ class Job:
 
     @classmethod
     def parse(cls, text: str) -> "Job":
-        """Parses `I/N`.
-
-        Raises:
-            UserError: If it has another form, or I is not less than N.
-        """
+        """Parses `I/N`. Raises a UserError if it has another form, or I is not less than N."""
         found = _JOB.fullmatch(text)
         if not found or int(found[1]) >= int(found[2]):
             raise UserError(f"--job is {text}: expected I/N with I from 0 to N - 1, such as 0/5 for the first of five")
@@ -75,7 +71,6 @@ def is_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
     """Whether a job is finished and its files exist; if so, says it.
 
     Args:
-        out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
         inputs: Digest of the recordings of this job.
 
@@ -126,9 +121,6 @@ def finish(
     A job with rejected recordings is finished too, because launchers repeat jobs that fail; `asr_jax.merge` fails.
 
     Args:
-        out: Output of all jobs.
-        digest: Digest of the work, which is equal for all of its jobs.
-        inputs: Digest of the recordings of this job.
         files: Files of the job by outputs of the command. Files that do not exist stand for empty ones.
         recordings: Number of recordings of the job.
         rejected: Number of recordings of the job without a result.

@@ -111,9 +111,6 @@ class Target:
     def arranged(self, sizes: MeshSizes) -> "Target":
         """Returns the same devices along the axes of a mesh.
 
-        Args:
-            sizes: Number of devices along each axis.
-
         Raises:
             UserError: If the product of the sizes is not the number of devices.
         """
@@ -197,11 +194,7 @@ def _gpus(accelerator: Accelerator, number: int) -> list[jax.Device]:
 
 @functools.cache
 def descriptions_of_gpus() -> dict[str, str]:
-    """Returns the descriptions of GPUs in JAX's CUDA plugin, text protocol buffers, by the names of the GPUs.
-
-    Raises:
-        UserError: If the plugin is not installed.
-    """
+    """Returns the descriptions of GPUs in JAX's CUDA plugin, text protocol buffers, by the names of the GPUs."""
     path = next(filter(None, map(_plugin, ("xla_cuda12", "xla_cuda13"))), None)
     if path is None:
         raise UserError("the compiler of GPUs is not installed: pip install 'asr-jax[cuda12]'")

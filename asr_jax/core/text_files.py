@@ -33,9 +33,6 @@ class OtherText(TextError):
 def text_of(content: bytes, *, errors: str = "strict") -> str:
     """Decodes the content of a text file, without its byte-order mark.
 
-    Args:
-        errors: Treatment of bytes that are not UTF-8, as in `bytes.decode`.
-
     Raises:
         TextError: If it is not UTF-8.
     """
@@ -44,11 +41,7 @@ def text_of(content: bytes, *, errors: str = "strict") -> str:
 
 
 def check_encoding(start: bytes) -> None:
-    """Checks the first bytes of a text file.
-
-    Raises:
-        OtherText: If the text is UTF-16.
-    """
+    """Checks the first bytes of a text file. Raises an OtherText if the text is UTF-16."""
     if start.startswith(_UTF_16):
         raise OtherText("the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 IN > OUT converts it")
 
