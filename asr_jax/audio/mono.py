@@ -37,7 +37,6 @@ class Mono:
         """Initialises for a recording.
 
         Args:
-            name: Name of the file in error messages.
             channel: Number of the channel, from 0. None: the mean of all channels.
             remarks: Takes the remarks of `finish`.
         """
@@ -74,11 +73,7 @@ class Mono:
         return mono
 
     def finish(self) -> None:
-        """Adds the remarks after the last block.
-
-        Raises:
-            AudioError: If the channels cancel out.
-        """
+        """Adds the remarks after the last block. Raises an AudioError if the channels cancel out."""
         is_silent = self._power_of_mean < CANCELLED_SHARE * self._power_of_channels
         if is_silent and self._num_samples >= CANCELLED_SAMPLES:
             raise AudioError(

@@ -196,11 +196,7 @@ ARCHITECTURES: dict[str, Callable[..., FrontEnd]] = {
 
 
 def preset(name: str) -> FrontEnd:
-    """Returns the front-end of a name in PRESETS with its default settings.
-
-    Raises:
-        UserError: If the name is unknown.
-    """
+    """Returns the front-end of a name in PRESETS with its default settings."""
     return _named(name, "front-end", PRESETS)
 
 

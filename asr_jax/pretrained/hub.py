@@ -50,11 +50,7 @@ class Upload:
 
 
 def refuse_without_client() -> None:
-    """Checks that the client of the hub is installed.
-
-    Raises:
-        UserError: If it is not.
-    """
+    """Checks that the client of the hub is installed. Raises a UserError if it is not."""
     if importlib.util.find_spec("huggingface_hub") is None:
         raise UserError(
             "upload.to needs the client of the Hugging Face Hub: pip install 'asr-jax[upload]', or leave it empty"
@@ -70,9 +66,6 @@ def has_token() -> bool:
 
 def send(folder: Path, upload: Upload, *, message: str) -> dict[str, str]:
     """Uploads all files of a folder in one commit. Files of equal content that the hub has are not sent again.
-
-    Args:
-        upload: Repository, branch, and whether a new repository is private.
 
     Returns:
         Hash and address of the commit, as `commit` and `url`.

@@ -67,11 +67,7 @@ def model_type(folder: Path) -> str:
 
 
 def activation(name: ActivationName) -> str:
-    """Returns transformers' name of an activation.
-
-    Raises:
-        UserError: If transformers does not have it.
-    """
+    """Returns transformers' name of an activation. Raises a UserError if it has none."""
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
     if name not in theirs_of:
         raise UserError(f"activation is {name}: expected one of {', '.join(theirs_of)}")

@@ -48,11 +48,7 @@ def load_nemo(path: Path) -> Nemo:
 
 
 def nemo_config(path: Path) -> dict[str, Any]:
-    """Returns the model's settings in a `.nemo` file.
-
-    Raises:
-        UserError: If the file is not a `.nemo` file or is truncated.
-    """
+    """Returns the model's settings in a `.nemo` file."""
     try:
         config = yaml.safe_load(text_of(_member(path, CONFIG)))
     except (TextError, yaml.YAMLError) as error:
@@ -94,7 +90,6 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
 
     Args:
         weights: New weights by NeMo's names; names and shapes must exist in `like`.
-        path: File to write.
         like: File to copy.
 
     Raises:

@@ -40,11 +40,7 @@ def rows(settings: Squeezeformer) -> list[Row]:
 
 
 def check(model: Model) -> None:
-    """Checks that the model's convolutions are not gated.
-
-    Raises:
-        UserError: If they are.
-    """
+    """Checks that the model's convolutions are not gated. Raises a UserError if they are."""
     if isinstance(model.encoder, Squeezeformer) and model.encoder.gated_convolution:
         raise UserError("gated_convolution is True: NeMo's Squeezeformer has no gate in its convolution modules")
 
@@ -53,9 +49,6 @@ def settings_of(given: Mapping[str, Any], path: Path) -> Squeezeformer:
     """Returns the settings of a Squeezeformer from the section `encoder` of a NeMo configuration.
 
     The dropout of position encodings is ignored.
-
-    Args:
-        path: File that contains the section, for messages.
 
     Raises:
         UserError: If a setting is missing or not supported.

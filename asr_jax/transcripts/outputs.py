@@ -63,12 +63,7 @@ class Output:
         return ""
 
     def reject(self, name: str, location: str, reason: str) -> None:
-        """Records a recording without a transcript.
-
-        Args:
-            name: Id of the recording.
-            reason: Why there is no transcript.
-        """
+        """Records a recording without a transcript."""
 
     def __enter__(self) -> "Output":
         return self
