@@ -287,9 +287,6 @@ def _depends_on_level(front_end: FrontEnd) -> str:
 def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the symbols of labels in sherpa-onnx's tokens.txt.
 
-    Args:
-        order: The run's label of each label of the file.
-
     Raises:
         UserError: If the tokenizer's texts cannot be written as joined symbols.
     """

@@ -114,11 +114,7 @@ def export(
 
 
 def _check_used(to: str, given: Set[str]) -> None:
-    """Checks that a format uses all options that were given.
-
-    Raises:
-        UserError: If not.
-    """
+    """Checks that a format uses all options that were given."""
     of_programs = {"recording", "head", "streaming"}
     of_onnx = {*of_programs, "weights"}
     used = {"stablehlo": of_programs, "onnx": of_onnx, "sherpa-onnx": of_onnx, "nemo": {"like"}}
@@ -201,8 +197,6 @@ def write_part(
     """Writes the ONNX files of a part, compares them with it, and yields a line for each.
 
     Args:
-        weights: Types of weights, each in a file of its own.
-        metadata: Keys and values that are stored in each file.
         lengths: Type of the integers that files take and return.
     """
     from asr_jax.exporting.onnx_files import file_name, open_onnx, write_onnx
@@ -222,11 +216,7 @@ def _of_type(array: np.ndarray, lengths: Any) -> np.ndarray:
 
 
 def _checked(path: Path, part: Part, found: Sequence[Any], *, is_exact: bool = True) -> str:
-    """Compares a file with its part, and returns a line about it.
-
-    Raises:
-        RunError: If the outputs of an exact file differ by more than `LARGEST`.
-    """
+    """Compares a file with its part, and returns a line about it. Raises a RunError if an exact file differs."""
     compared = compare(part.computed(), found)
     if not compared.difference <= (LARGEST if is_exact else np.finfo(np.float32).max):  # also NaN
         raise RunError(

@@ -22,11 +22,7 @@ LABELS, INDEX = "labels.json", "index.jsonl"
 
 
 def check_ids(path: Path, sets: Mapping[str, Utterances]) -> None:
-    """Checks that ids are different between sets if they become names of tensors in one file.
-
-    Raises:
-        UserError: If two sets have the same id and `path` is a .safetensors file.
-    """
+    """Checks that ids are different between sets if they become names of tensors in one file, a .safetensors file."""
     if path.suffix != ".safetensors":
         return
     set_of: dict[str, str] = {}
@@ -49,8 +45,6 @@ class LogProbs:
     `index.jsonl` (set, id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
 
     Args:
-        path: File or folder.
-        tokenizer: Tokenizer of the labels.
         frame_s: Duration of a frame in seconds.
     """
 
