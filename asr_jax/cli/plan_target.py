@@ -29,7 +29,7 @@ from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.training.initial_state import abstract_state, lower_initial_state
 from asr_jax.training.memory_fit import most_within
 from asr_jax.training.programs import StepPrograms
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 
 MAX_ROWS = 1 << 16
 """Limit of the search for rows without `Batching.max_rows`."""

@@ -30,13 +30,12 @@ from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
 from asr_jax.training.batches import open_data, pre_allocate, state_of_data
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
-from asr_jax.training.opening import common_values, open_folder
+from asr_jax.training.opening import common_values, given_weights, new_state, open_folder, restored_state
 from asr_jax.training.profile import Profile
 from asr_jax.training.programs import CompiledSteps, Part, watch_compilations
 from asr_jax.training.reporting import RejectedAudio, Reporter, announce, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
-from asr_jax.training.starting import given_weights, new_state, restored_state
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable

@@ -39,7 +39,7 @@ from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 from asr_jax.training.run import was_saved
 
 LEAST_WHOLE_S = 40.0

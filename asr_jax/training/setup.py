@@ -28,8 +28,7 @@ from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.profile import traced_processes
 from asr_jax.training.programs import CompiledSteps, compile_steps
-from asr_jax.training.recipe import Recipe
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run_data import RunData, read_run_data
 from asr_jax.training.timetable import Groups
 

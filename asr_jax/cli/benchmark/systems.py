@@ -28,7 +28,7 @@ from asr_jax.search.base import Decoding
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 from asr_jax.training.initial_state import initial_state, lower_initial_state
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 
 
 @dataclass(frozen=True)

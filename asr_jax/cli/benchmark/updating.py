@@ -32,8 +32,7 @@ from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.recipe import Recipe
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
