@@ -53,7 +53,6 @@ class Encoder(nn.Module):
         """Encodes frames.
 
         Args:
-            frames: Input frames with their lengths.
             step: Number of applied updates, which schedules depend on, while training; None in evaluation.
 
         Returns:
@@ -118,12 +117,7 @@ class MaskingEncoder(Encoder):
         """Encodes frames, of which some are masked.
 
         Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates while training; None in evaluation.
             mask: Frames to mask, at the frame rate of the layers. None: no masks.
-
-        Returns:
-            Output frames, and the frames of each tap.
         """
         raise NotImplementedError
 
@@ -135,7 +129,6 @@ class MaskingEncoder(Encoder):
         Args:
             lengths: Length of each row in input frames of the encoder.
             size: Length of the padded rows in input frames of the encoder.
-            sub_batches: Number of micro-batches.
 
         Returns:
             True for masked frames, at the frame rate of the layers.
@@ -152,11 +145,7 @@ class EncoderSettings:
         yield from ()
 
     def check(self, front_end: FrontEnd) -> None:
-        """Checks that the encoder accepts the features of the front-end.
-
-        Raises:
-            ValueError: If it does not.
-        """
+        """Checks that the encoder accepts the features of the front-end. Raises a ValueError if it does not."""
 
     def depths(self, path: str) -> tuple[int, ...]:
         """Number of layers before a parameter, for layer-wise decay of the learning rate.
@@ -225,10 +214,6 @@ class StreamingEncoder(EncoderSettings):
     def draw_context(self, module: nn.Module, *, step: Int[Array, ""] | None) -> Int[Array, ""] | None:
         """Draws the number of a context for an update of training.
 
-        Args:
-            module: The encoder, for its random keys.
-            step: Number of applied updates while training; None in evaluation.
-
         Returns:
             Number of the context. None: the first one, since there is no other or `step` is None.
         """
@@ -283,11 +268,7 @@ class EncoderOfMels(EncoderSettings):
             )
 
     def check_frames(self, values: Float[Array, "B T F"]) -> None:
-        """Checks the width of frames.
-
-        Raises:
-            ValueError: If frames do not have `num_mels` values.
-        """
+        """Checks the width of frames. Raises a ValueError if frames do not have `num_mels` values."""
         if values.shape[-1] != self.num_mels:
             raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
 

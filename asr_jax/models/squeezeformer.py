@@ -101,11 +101,7 @@ class Squeezeformer(SubsamplingEncoder):
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
-        """Returns a size of the paper's table 2.
-
-        Raises:
-            ValueError: If there is no such size.
-        """
+        """Returns a size of the paper's table 2. Raises a ValueError if there is no such size."""
         if size not in PUBLISHED:
             raise ValueError(f"Squeezeformer has no size {size!r}: expected one of {', '.join(PUBLISHED)}")
         return cls(**{**dict(zip(("dim", "num_layers", "num_heads"), PUBLISHED[size], strict=True)), **changes})
@@ -216,10 +212,6 @@ class SqueezeformerEncoder(Encoder):
     @nn.compact
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         """Encodes frames.
-
-        Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates while training; None in evaluation.
 
         Raises:
             ValueError: If frames do not have `num_mels` values, or if the batch is too short for one output frame.

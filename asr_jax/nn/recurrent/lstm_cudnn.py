@@ -13,11 +13,7 @@ Implementation = Literal["auto", "scan", "cudnn"]
 
 
 def check_runs(implementation: Implementation) -> None:
-    """Checks that an implementation runs on the devices of this process.
-
-    Raises:
-        UserError: If it does not.
-    """
+    """Checks that an implementation runs on the devices of this process. Raises a UserError if it does not."""
     if implementation != "cudnn":
         return
     reason = ""
@@ -44,8 +40,6 @@ def lstm_cudnn(
 
     Args:
         kernel: Input kernel, with the gates input, forget, cell and output (G = 4 H).
-        hidden: Hidden state before the first frame.
-        cell: Cell state before the first frame.
     """
     dtype, (rows, num_frames, size), dim = x.dtype, x.shape, len(recurrent)
     x, hidden, cell = (each.astype(jnp.float32) for each in (x, hidden, cell))
