@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import jax
 import numpy as np
 from jaxtyping import Int16
 
@@ -33,6 +34,8 @@ WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in WEIGHT_FORMATS))
 PROGRAMS = ("onnx", "sherpa-onnx", "stablehlo")
 """Formats of folders with programs."""
 FORMATS = (*PROGRAMS, *WEIGHTS)
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""Platforms of the programs in the format stablehlo."""
 NOISE_DB = -26.0
 """Level of the noise that stands for a recording, in dB of full scale."""
 
@@ -155,12 +158,14 @@ def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], st
 
 
 def _stablehlo(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
-    from asr_jax.exporting.stablehlo import run_stablehlo, write_stablehlo
-
+    """Writes programs of `jax.export` for all sizes, which run with JAX alone on CPUs, GPUs and TPUs."""
     for part in made:
         path = folder / f"{part.name}.stablehlo"
-        write_stablehlo(part, path)
-        yield _checked(path, part, run_stablehlo(path, part))
+        with jax.default_matmul_precision("highest"):
+            exported = jax.export.export(jax.jit(part.function), platforms=PLATFORMS)(**part.inputs)
+        write_whole(path, bytes(exported.serialize()))
+        found = jax.export.deserialize(bytearray(path.read_bytes())).call(**part.example)
+        yield _checked(path, part, found if isinstance(found, tuple) else [found])
 
 
 def _onnx(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
