@@ -85,7 +85,7 @@ class Data:
     """Rule that forms batches."""
     speeds: tuple[Annotated[float, between(SLOWEST, 10.0)], ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
-    have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
+    have the opposite meaning: those from 0.85 to 1.15 are speeds from 1 / 1.15 to 1 / 0.85."""
     speed_jitter: NonNegativeFloat = 0.0
     """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
