@@ -485,7 +485,11 @@ RESTORED = (
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Loads an experiment from its JSON file. Raises a UserError if the file is missing or is not an experiment."""
+    """Loads an experiment from its JSON file.
+
+    Raises:
+        UserError: If the file is missing or is not an experiment.
+    """
     try:
         experiment = from_json(json.loads(read_text(path)))
     except FileNotFoundError as error:

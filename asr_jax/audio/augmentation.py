@@ -44,7 +44,11 @@ class Augmentation:
     1 / `ramp_updates` of it. 0: the probability is constant."""
 
     def check(self, front_end: FrontEnd) -> None:
-        """Checks that the augmentation fits the features of a front-end. Raises a ValueError if it does not."""
+        """Checks that the augmentation can be applied to the features of a front-end.
+
+        Raises:
+            ValueError: If it cannot.
+        """
         if not front_end.bins:
             raise ValueError(
                 f"{type(self).__name__} requires a front-end with mel bins, but {type(front_end).__name__} returns "

@@ -73,7 +73,11 @@ class Mono:
         return mono
 
     def finish(self) -> None:
-        """Adds the remarks after the last block. Raises an AudioError if the channels cancel out."""
+        """Adds the remarks after the last block.
+
+        Raises:
+            AudioError: If the channels cancel out.
+        """
         is_silent = self._power_of_mean < CANCELLED_SHARE * self._power_of_channels
         if is_silent and self._num_samples >= CANCELLED_SAMPLES:
             raise AudioError(

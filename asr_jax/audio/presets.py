@@ -196,7 +196,11 @@ ARCHITECTURES: dict[str, Callable[..., FrontEnd]] = {
 
 
 def preset(name: str) -> FrontEnd:
-    """Returns the front-end of a name in PRESETS with its default settings."""
+    """Returns the front-end of a name in PRESETS with its default settings.
+
+    Raises:
+        UserError: If the name is unknown.
+    """
     return _named(name, "front-end", PRESETS)
 
 

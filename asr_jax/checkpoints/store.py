@@ -155,7 +155,11 @@ class Checkpoints:
             sys.unraisablehook = sys.__unraisablehook__
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is written. Raises a RunError if it could not be written."""
+        """Waits until the last checkpoint is written.
+
+        Raises:
+            RunError: If it could not be written.
+        """
         if self._is_abandoned:
             return
         try:

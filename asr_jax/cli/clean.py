@@ -186,7 +186,11 @@ def row(cache: RemovableCache) -> dict[str, object]:
 
 
 def confirmed(question: str) -> bool:
-    """Asks in the terminal. Raises a UserError if standard input is not a terminal."""
+    """Asks in the terminal.
+
+    Raises:
+        UserError: If standard input is not a terminal.
+    """
     if not sys.stdin or not sys.stdin.isatty():
         raise UserError("nothing was removed: --yes removes without a question, which needs a terminal")
     return input(question).strip().lower() in ("y", "yes")

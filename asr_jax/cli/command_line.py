@@ -217,7 +217,15 @@ def parse_with_experiment[Options](
 
 
 def experiment_from(source: ExperimentSource, arguments: Sequence[str], *, prog: str) -> tuple[Experiment, str]:
-    """Returns the experiment before the flags of its fields, and the arguments that it is from."""
+    """Returns the experiment before the flags of its fields, and the arguments that it is from.
+
+    Args:
+        arguments: Command line, for suggestions.
+        prog: The command, for messages.
+
+    Raises:
+        UserError: If there is none.
+    """
     init_from, run_dir = source.init_from or "", source.run_dir
     if source.config is not None:
         try:

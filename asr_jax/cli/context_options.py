@@ -25,7 +25,11 @@ class ContextOptions:
 
     @property
     def context(self) -> Context | None:
-        """The context of attention; None for that of the model. Raises a UserError for `left_frames` without chunks."""
+        """The context of attention; None for that of the model.
+
+        Raises:
+            UserError: If `left_frames` is given without chunks.
+        """
         if self.left_frames is not None and not self.chunk_frames:
             raise UserError(f"--left-frames is {self.left_frames}: expected --chunk-frames too")
         from asr_jax.models.encoder import Context  # imported late, since --help does not need it

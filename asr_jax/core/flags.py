@@ -78,7 +78,11 @@ class Flag:
         return field_texts(self.owner).get(self.place[-1], "")
 
     def converted(self, values: Sequence[str]) -> Any:
-        """Returns the value of the words after the flag. Raises a ValueError that says what was expected."""
+        """Returns the value of the words after the flag.
+
+        Raises:
+            ValueError: If they are not of the type of the field. The message says what was expected.
+        """
         spec, number = self.spec, len(values)
         try:
             fits = number in spec.nargs if isinstance(spec.nargs, tuple) else spec.nargs in ("*", number)

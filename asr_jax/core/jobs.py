@@ -36,7 +36,11 @@ class Job:
 
     @classmethod
     def parse(cls, text: str) -> "Job":
-        """Parses `I/N`. Raises a UserError if it has another form, or I is not less than N."""
+        """Parses `I/N`.
+
+        Raises:
+            UserError: If it has another form, or I is not less than N.
+        """
         found = _JOB.fullmatch(text)
         if not found or int(found[1]) >= int(found[2]):
             raise UserError(f"--job is {text}: expected I/N with I from 0 to N - 1, such as 0/5 for the first of five")

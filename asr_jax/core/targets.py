@@ -194,7 +194,11 @@ def _gpus(accelerator: Accelerator, number: int) -> list[jax.Device]:
 
 @functools.cache
 def descriptions_of_gpus() -> dict[str, str]:
-    """Returns the descriptions of GPUs in JAX's CUDA plugin, text protocol buffers, by the names of the GPUs."""
+    """Returns the descriptions of GPUs in JAX's CUDA plugin, text protocol buffers, by the names of the GPUs.
+
+    Raises:
+        UserError: If the plugin is not installed.
+    """
     path = next(filter(None, map(_plugin, ("xla_cuda12", "xla_cuda13"))), None)
     if path is None:
         raise UserError("the compiler of GPUs is not installed: pip install 'asr-jax[cuda12]'")

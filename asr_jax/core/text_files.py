@@ -41,7 +41,11 @@ def text_of(content: bytes, *, errors: str = "strict") -> str:
 
 
 def check_encoding(start: bytes) -> None:
-    """Checks the first bytes of a text file. Raises an OtherText if the text is UTF-16."""
+    """Checks the first bytes of a text file.
+
+    Raises:
+        OtherText: If the text is UTF-16.
+    """
     if start.startswith(_UTF_16):
         raise OtherText("the text is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 IN > OUT converts it")
 

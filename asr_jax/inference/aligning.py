@@ -130,7 +130,11 @@ def _of_windows(trained: Trained, data: PlannedData) -> Iterator[Transcribed]:
 
 
 def emitting(trained: Trained) -> Decoder:
-    """Returns a decoder that computes the log-probabilities of the head that texts are aligned with."""
+    """Returns a decoder that computes the log-probabilities of the head that texts are aligned with.
+
+    Raises:
+        UserError: If the model has no CTC head.
+    """
     return trained.decoder(CTCDecoding(), head=trained.model.aligning, is_raw=True, gives_log_probs=True)
 
 

@@ -22,7 +22,11 @@ LABELS, INDEX = "labels.json", "index.jsonl"
 
 
 def check_ids(path: Path, sets: Mapping[str, Utterances]) -> None:
-    """Checks that ids are different between sets if they become names of tensors in one file, a .safetensors file."""
+    """Checks that ids are different between sets if they become names of tensors in one file.
+
+    Raises:
+        UserError: If two sets have the same id and `path` is a .safetensors file.
+    """
     if path.suffix != ".safetensors":
         return
     set_of: dict[str, str] = {}

@@ -145,7 +145,11 @@ class EncoderSettings:
         yield from ()
 
     def check(self, front_end: FrontEnd) -> None:
-        """Checks that the encoder accepts the features of the front-end. Raises a ValueError if it does not."""
+        """Checks that the encoder accepts the features of the front-end.
+
+        Raises:
+            ValueError: If it does not.
+        """
 
     def depths(self, path: str) -> tuple[int, ...]:
         """Number of layers before a parameter, for layer-wise decay of the learning rate.
@@ -268,7 +272,11 @@ class EncoderOfMels(EncoderSettings):
             )
 
     def check_frames(self, values: Float[Array, "B T F"]) -> None:
-        """Checks the width of frames. Raises a ValueError if frames do not have `num_mels` values."""
+        """Checks the width of frames.
+
+        Raises:
+            ValueError: If frames do not have `num_mels` values.
+        """
         if values.shape[-1] != self.num_mels:
             raise ValueError(f"frames have {values.shape[-1]} values, expected num_mels, {self.num_mels}")
 

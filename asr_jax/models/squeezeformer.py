@@ -101,7 +101,11 @@ class Squeezeformer(SubsamplingEncoder):
 
     @classmethod
     def published(cls, size: Size, **changes: Any) -> "Squeezeformer":
-        """Returns a size of the paper's table 2. Raises a ValueError if there is no such size."""
+        """Returns a size of the paper's table 2.
+
+        Raises:
+            ValueError: If there is no such size.
+        """
         if size not in PUBLISHED:
             raise ValueError(f"Squeezeformer has no size {size!r}: expected one of {', '.join(PUBLISHED)}")
         return cls(**{**dict(zip(("dim", "num_layers", "num_heads"), PUBLISHED[size], strict=True)), **changes})

@@ -87,7 +87,11 @@ def is_stacked(path: str) -> bool:
 
 
 def compiled(pattern: str, what: str) -> re.Pattern[str]:
-    """Returns a compiled regular expression of the setting `what`. Raises a UserError if it is none."""
+    """Returns a compiled regular expression; `what` is the name of its setting, for messages.
+
+    Raises:
+        UserError: If the pattern is not a regular expression.
+    """
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -82,7 +82,11 @@ def ctc_of(path: str | Path) -> CTC:
 
 
 def description_of(path: Path) -> Description:
-    """Returns the description that matches a file or folder. Raises a UserError if none matches."""
+    """Returns the description that matches a file or folder.
+
+    Raises:
+        UserError: If none matches.
+    """
     for each in DESCRIPTIONS:
         if each.is_of(path):
             return each

@@ -15,7 +15,11 @@ def is_folder(path: Path) -> bool:
 
 
 def weights_file(folder: Path) -> Path:
-    """Returns the file with the weights. Raises a UserError if it is missing."""
+    """Returns the file with the weights.
+
+    Raises:
+        UserError: If it is missing.
+    """
     file = folder / WEIGHTS
     if not file.is_file():
         raise UserError(f"{file} does not exist: expected the weights of the model beside {CONFIG}")

@@ -51,7 +51,11 @@ OF_INFERENCE = ("predictor", "ends", "queries", "enhanced", "tap")
 
 
 def config_of(folder: Path) -> Config:
-    """Returns the content of config.yaml. Raises a UserError if it cannot be read."""
+    """Returns the content of config.yaml.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
     try:
         config = yaml.safe_load(read_text(folder / CONFIG))
     except (OSError, TextError, yaml.YAMLError) as error:

@@ -50,7 +50,11 @@ class Upload:
 
 
 def refuse_without_client() -> None:
-    """Checks that the client of the hub is installed. Raises a UserError if it is not."""
+    """Checks that the client of the hub is installed.
+
+    Raises:
+        UserError: If it is not.
+    """
     if importlib.util.find_spec("huggingface_hub") is None:
         raise UserError(
             "upload.to needs the client of the Hugging Face Hub: pip install 'asr-jax[upload]', or leave it empty"

@@ -67,7 +67,11 @@ def model_type(folder: Path) -> str:
 
 
 def activation(name: ActivationName) -> str:
-    """Returns transformers' name of an activation. Raises a UserError if it has none."""
+    """Returns transformers' name of an activation.
+
+    Raises:
+        UserError: If transformers does not have it.
+    """
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {"silu": "swish"}
     if name not in theirs_of:
         raise UserError(f"activation is {name}: expected one of {', '.join(theirs_of)}")

@@ -48,7 +48,11 @@ def load_nemo(path: Path) -> Nemo:
 
 
 def nemo_config(path: Path) -> dict[str, Any]:
-    """Returns the model's settings in a `.nemo` file."""
+    """Returns the model's settings in a `.nemo` file.
+
+    Raises:
+        UserError: If the file is not a `.nemo` file or is truncated.
+    """
     try:
         config = yaml.safe_load(text_of(_member(path, CONFIG)))
     except (TextError, yaml.YAMLError) as error:

@@ -40,7 +40,11 @@ def rows(settings: Squeezeformer) -> list[Row]:
 
 
 def check(model: Model) -> None:
-    """Checks that the model's convolutions are not gated. Raises a UserError if they are."""
+    """Checks that the model's convolutions are not gated.
+
+    Raises:
+        UserError: If they are.
+    """
     if isinstance(model.encoder, Squeezeformer) and model.encoder.gated_convolution:
         raise UserError("gated_convolution is True: NeMo's Squeezeformer has no gate in its convolution modules")
 

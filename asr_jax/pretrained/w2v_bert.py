@@ -174,7 +174,11 @@ def _settings(config: Mapping[str, Any]) -> W2VBert:
 
 
 def front_end_of(folder: Path) -> FrontEnd:
-    """Returns the preset `w2v_bert`. Raises a UserError if the folder's front-end is a different one."""
+    """Returns the preset `w2v_bert`.
+
+    Raises:
+        UserError: If the folder's front-end is a different one.
+    """
     check_settings(
         f"{folder}: feature_extractor",
         huggingface.front_end_settings(folder),

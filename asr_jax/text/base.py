@@ -121,7 +121,11 @@ class Tokenizer:
         return "".join(filter(str.isalnum, removed_characters(text, self.normaliser)))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids. Raises a ValueError if the ids contain the blank."""
+        """Returns the text of ids.
+
+        Raises:
+            ValueError: If the ids contain the blank.
+        """
         if self.blank_id in ids:
             raise ValueError(f"cannot decode {list(ids)}: {self.blank_id} is the blank; remove blanks before decoding")
         return self._decode(ids)

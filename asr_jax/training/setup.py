@@ -238,7 +238,11 @@ def short_run(schedule: Schedule, length: RunLength) -> list[str]:
 
 
 def check_length(num_updates: int, num_epochs: float) -> None:
-    """Checks that a run has at least one of two limits. Raises a UserError if both are 0."""
+    """Checks that a run has at least one of two limits.
+
+    Raises:
+        UserError: If both are 0.
+    """
     if not (num_updates or num_epochs):
         raise UserError(
             "training.num_updates and training.num_epochs are both 0: expected one of them above 0, such as --epochs "

@@ -27,7 +27,11 @@ NICENESS = 10
 
 
 def check_upload(experiment: Experiment) -> None:
-    """Checks that the client of the hub is installed, and that the model has the format of the upload."""
+    """Checks that the client of the hub is installed, and that the model has the format of the upload.
+
+    Raises:
+        UserError: If one of them does not hold.
+    """
     if experiment.upload.to:
         refuse_without_client()
         if experiment.upload.format != OURS:

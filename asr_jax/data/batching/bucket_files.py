@@ -53,7 +53,11 @@ class BucketsFile(NamedTuple):
 
 
 def load_buckets(path: Path) -> BucketsFile:
-    """Reads a file of `write_buckets`. Raises a UserError if the file, or a value in it, cannot be used."""
+    """Reads a file of `write_buckets`.
+
+    Raises:
+        UserError: If the file cannot be read, or if a value in it cannot be used.
+    """
     try:
         content = json.loads(read_text(path))
         per_s, devices = _number(content, "per_s", whole=False), content.get("devices", "unknown devices")

@@ -228,7 +228,11 @@ def room_of(buckets: Sequence[Bucket]) -> tuple[Int[np.ndarray, " K"], Int[np.nd
 def assign(
     lengths: Int[np.ndarray, " E"], num_labels: Int[np.ndarray, " E"], buckets: Sequence[Bucket]
 ) -> Int32[np.ndarray, " E"]:
-    """Index of the first bucket that each entry fits by length and labels. Raises a ValueError if none has room."""
+    """Index of the first bucket that each entry fits by length and number of labels.
+
+    Raises:
+        ValueError: If an entry fits no bucket.
+    """
     bucket_of = first_fit(lengths, num_labels, *room_of(buckets))
     if (bucket_of == len(buckets)).any():
         entry = int(np.argmax(bucket_of))

@@ -48,7 +48,11 @@ def read_sets(data: Data, *, seed: int) -> Sets:
 
 
 def read_training(data: Data, *, seed: int) -> Utterances:
-    """Reads only the training set of `read_sets`. The validation set does not have to exist."""
+    """Reads only the training set of `read_sets`. The validation set does not have to exist.
+
+    Raises:
+        UserError: As `read_sets`.
+    """
     options = _options(data)
     inputs = _resolved(data, (), options)["train"]
     return _read_training(data, inputs, seed, options, is_split=not _validation_of(data, options))[0]

@@ -174,7 +174,14 @@ def used_part(
 
 
 def check_room(features: Float32[np.ndarray, "T F"], room: int, location: str) -> None:
-    """Checks that ready features fit a bucket of `room` frames. Raises an AudioError if there are more."""
+    """Checks that ready features fit a bucket.
+
+    Args:
+        room: Length of the bucket in frames.
+
+    Raises:
+        AudioError: If there are more frames.
+    """
     if len(features) > room:
         raise AudioError(location, f"{len(features)} frames where its bucket has room for {room}; correct the manifest")
 

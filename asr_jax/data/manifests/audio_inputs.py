@@ -75,7 +75,11 @@ def formats(inputs: Iterable[str], options: ReadOptions) -> list[str]:
 
 
 def read_stdin(num_bytes: int) -> bytes:
-    """Reads up to `num_bytes` bytes of standard input; -1: all. Raises a UserError if it cannot be read."""
+    """Reads up to `num_bytes` bytes of standard input. -1: all.
+
+    Raises:
+        UserError: If standard input is closed or cannot be read.
+    """
     try:
         if sys.stdin:
             return sys.stdin.buffer.read(num_bytes)

@@ -48,7 +48,11 @@ class AudioCheck:
         return [f"{opened}, {len(found):,} {what}: {'; '.join(self._shown(found))}" for found, what in kinds if found]
 
     def refuse(self) -> None:
-        """Raises a UserError if half of the opened utterances or more cannot be read."""
+        """Checks the share of unreadable utterances.
+
+        Raises:
+            UserError: If half of the opened utterances or more cannot be read.
+        """
         if not self.unreadable or len(self.unreadable) < TOO_MANY * self.num_opened:
             return
         relative = "relative paths start at the manifest's folder, its parent folder or the current folder"

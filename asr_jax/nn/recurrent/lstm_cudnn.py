@@ -13,7 +13,11 @@ Implementation = Literal["auto", "scan", "cudnn"]
 
 
 def check_runs(implementation: Implementation) -> None:
-    """Checks that an implementation runs on the devices of this process. Raises a UserError if it does not."""
+    """Checks that an implementation runs on the devices of this process.
+
+    Raises:
+        UserError: If it does not.
+    """
     if implementation != "cudnn":
         return
     reason = ""

@@ -116,7 +116,11 @@ def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
 
 
 def check_passes(states: Tree) -> None:
-    """Checks that a model passes states on. Raises a UserError if it has none."""
+    """Checks that a model passes states on.
+
+    Raises:
+        UserError: If it has none.
+    """
     if not jax.tree.leaves(states):
         raise UserError(
             "training.pass_states.lengths is set, but neither the encoder nor a prediction network has LSTMs: remove it"

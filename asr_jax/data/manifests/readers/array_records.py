@@ -113,7 +113,14 @@ class RecordFile:
             self._reader.close()
 
     def after(self, row: int) -> Iterator[bytes]:
-        """Yields the records from number `row` on, in order. Raises a Damaged if one cannot be read."""
+        """Yields the records from a row on, in order.
+
+        Args:
+            row: Number of the first record, from 0.
+
+        Raises:
+            Damaged: If a record cannot be read.
+        """
         for number in range(row, self._num):
             if number == row:
                 self._reader.seek(number)

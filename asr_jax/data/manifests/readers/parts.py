@@ -146,7 +146,11 @@ def _duration_s(audio: Location) -> float:
 
 
 def placed(location: Location | str, part: Part) -> str:
-    """Location of a part of the audio at a location. Raises an InvalidEntry if that is already a part of its file."""
+    """Location of a part of the audio at a location.
+
+    Raises:
+        InvalidEntry: If the location is already a part of its file.
+    """
     if part.channel is None and math.isnan(part.start_s):
         return str(location)
     where = Location.parse(location) if isinstance(location, str) else location
@@ -158,7 +162,11 @@ def placed(location: Location | str, part: Part) -> str:
 
 
 def seconds(fields: Fields, name: str) -> float:
-    """Number of seconds in a field; NaN if there is no value. Raises an InvalidEntry for other values."""
+    """Number of seconds in a field; NaN if there is no value.
+
+    Raises:
+        InvalidEntry: If the value is not a finite number.
+    """
     value = fields.get(name)
     return math.nan if value is None else _bounded(_given(Spelling(name, "duration"), value).number)
 

@@ -86,7 +86,11 @@ def read_text_table(path: str, options: ReadOptions) -> Entries:
 
 
 def rows_of(path: str, separator: str) -> Iterator[tuple[int, list[str] | InvalidEntry]]:
-    """Values of the rows that are not blank, including the header line, with the number of their first line."""
+    """Values of the rows that are not blank, including the header line, with the number of their first line.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
     is_quoted = _has_quotes(path, separator)
     for number, line in _rows(path, separator, is_quoted):
         try:
