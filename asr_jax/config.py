@@ -503,13 +503,7 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def experiment_of(path: str) -> Experiment | None:
-    """Returns the experiment of a run.
-
-    Args:
-        path: Folder of the run or of one of its checkpoints (RUN/checkpoints/NUMBER).
-
-    Returns:
-        The experiment; None if `path` is empty or not in a run.
+    """Returns the experiment of a run or of one of its checkpoints (RUN/checkpoints/NUMBER); None for other paths.
 
     Raises:
         UserError: If the run's experiment cannot be read.
@@ -571,7 +565,6 @@ def is_among(name: str, fields: Sequence[str]) -> bool:
     """Returns whether a field is one of `fields` or is nested in one of them.
 
     Args:
-        name: Dotted name of the field.
         fields: Dotted names; the part `*` matches any name.
     """
     parts = name.split(".")

@@ -29,8 +29,8 @@ import numpy as np
 from asr_jax.alignment.cutting import Cutting
 from asr_jax.audio.io import write_flac
 from asr_jax.data.manifests.locations import Location
+from asr_jax.data.manifests.measuring import sounding_part
 from asr_jax.data.manifests.reading import Utterances, read_utterances
-from asr_jax.data.manifests.silence import sounding_part
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.inference import aligning as alignment
 from asr_jax.inference.segmenting import Segmenter

@@ -33,7 +33,7 @@ from asr_jax.observe.tables import print_table  # noqa: E402
 from asr_jax.optim.schedules import RunLength  # noqa: E402
 from asr_jax.training.initial_state import abstract_state, lower_initial_state  # noqa: E402
 from asr_jax.training.programs import StepPrograms  # noqa: E402
-from asr_jax.training.recipe_of_run import make_recipe  # noqa: E402
+from asr_jax.training.recipe import make_recipe  # noqa: E402
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FAMILIES = (

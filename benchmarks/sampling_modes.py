@@ -53,7 +53,7 @@ from asr_jax.training.batches import noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 from benchmarks import made_up
 
 SIDE = Path(__file__).with_name("sampling_modes_side.py")

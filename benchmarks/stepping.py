@@ -28,7 +28,7 @@ from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 from asr_jax.training.step import apply_update, gradient_of
 
 CONTAINERS = ("while", "call", "conditional")

@@ -80,11 +80,9 @@ def align_long(
     words, and detects a window that is too small only by a failed backtracking.
 
     Args:
-        emissions: Log-probabilities of the audio.
         columns: Column in `emissions.labels` of each label of the text.
         begins_word: Whether each label begins a word. Foreign speech may occur before such labels and after the text,
             and jumps over words begin and end there.
-        search: Settings of the search. Default: `LongSearch()`.
     """
     search = search or LongSearch()
     path = _search(emissions, columns, begins_word, search)

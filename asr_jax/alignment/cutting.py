@@ -98,7 +98,6 @@ def pieces(
     Args:
         path: Alignment of the text's labels.
         energies: Energy of each frame.
-        cutting: Settings of the segmentation.
         shift_s: Hop between two frames in seconds.
     """
     phrases = _without_few(_phrases(list(_items(words, path)), cutting, shift_s), cutting)

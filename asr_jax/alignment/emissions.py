@@ -30,11 +30,6 @@ def emissions_of(
     """Returns the emissions of a recording, and the column of each label in `Emissions.labels`.
 
     Memory is one part and `T × (K + 3)` numbers, and the same amount again while the parts are joined.
-
-    Args:
-        parts: Frames of the recording in order, with log-probabilities of all symbols.
-        labels: Label ids of the text.
-        spelling: Text of each symbol.
     """
     distinct, columns = np.unique(labels, return_inverse=True)
     has_text = np.array([bool(text) for text in spelling.texts])

@@ -212,9 +212,7 @@ def add_at(
     """Adds noise at a signal-to-noise ratio and scales the result to the power of the row.
 
     Args:
-        row: Samples of the utterance.
         length: Number of valid samples, over which powers are measured.
-        snr_db: Signal-to-noise ratio in decibels.
 
     Returns:
         The mixed samples; 0 behind `length`.

@@ -79,13 +79,6 @@ class AudioInfo:
 def read_audio(file: PathLike | NamedAudio, *, rate_hz: int = 16000, **options: Any) -> Int16[np.ndarray, " S"]:
     """Reads an audio file, or a part of it, at once.
 
-    Args:
-        rate_hz: Sample rate of the result in Hz.
-        options: Arguments of `stream_audio`.
-
-    Returns:
-        All samples of `stream_audio`.
-
     Raises:
         AudioError: As `stream_audio`.
     """
@@ -147,10 +140,6 @@ def blocks_of(
 ) -> Iterator[Block]:
     """Reads and checks the samples of a part of a file as they are in it, all channels.
 
-    Args:
-        remarks: Takes a remark if samples are missing at the end.
-        block_s: Seconds that are decoded at once.
-
     Raises:
         AudioError: As `stream_audio`.
     """
@@ -184,7 +173,6 @@ def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -
     """Writes 16-bit mono FLAC.
 
     Args:
-        path: Path of the new file.
         samples: Samples of full scale ±32768.
     """
     with open(path, "wb") as file:  # libsndfile's error would not have the system's reason

@@ -26,21 +26,12 @@ def is_joined(file: BytesIO | str | os.PathLike[str], kind: str) -> bool:
     """Whether a second recording follows the first one in an MP3 or Ogg file.
 
     Only the beginning and the end of the first recording are read, or the end of the file.
-
-    Args:
-        file: As in `scanned`.
-        kind: libsndfile's name of its format.
     """
     return kind in _FINDERS and scanned(file, _FINDERS[kind])
 
 
 def scanned(file: BytesIO | str | os.PathLike[str], find: Callable[[BufferedIOBase], bool]) -> bool:
-    """Returns what is found in a file. Results are remembered, because parts of a file are read often.
-
-    Args:
-        file: Path, or content in memory, whose position does not change.
-        find: Function of the file, open at its beginning.
-    """
+    """Returns what is found in a file. Results are remembered, because parts of a file are read often."""
     if isinstance(file, BytesIO):
         return find(BytesIO(file.getvalue()))
     return _scanned(os.fspath(file), os.stat(file).st_mtime_ns, find)

@@ -10,15 +10,7 @@ _LONGEST_SIZE = 8
 
 
 def segment_end(file: BufferedIOBase) -> int | None:
-    """Returns the number of bytes up to the end of the segment, which a complete file has.
-
-    Args:
-        file: The file, open at its beginning.
-
-    Returns:
-        The number of bytes. None if the size of the segment is unknown, as in live recordings, or if there is no
-        segment after the header.
-    """
+    """Returns the number of bytes up to the end of the segment, which a complete file has; None if it is unknown."""
     if file.read(len(_HEADER)) != _HEADER or (size := _size(file)) is None:
         return None
     file.seek(size, 1)

@@ -37,7 +37,6 @@ class Mono:
         """Initialises for a recording.
 
         Args:
-            name: Name of the file in error messages.
             channel: Number of the channel, from 0. None: the mean of all channels.
             remarks: Takes the remarks of `finish`.
         """

@@ -21,9 +21,6 @@ def untold_samples(file: BufferedIOBase) -> int | None:
 
     The whole file is read only in this case.
 
-    Args:
-        file: The file, open at its beginning.
-
     Returns:
         The number of samples, or None if a header contains it or the first frame is not of layer III.
     """

@@ -31,11 +31,7 @@ class Page(NamedTuple):
 
 
 def has_gaps(file: BufferedIOBase) -> bool:
-    """Whether the times of an Ogg Opus file have gaps although it has all of its pages.
-
-    Args:
-        file: The file, open at its beginning. Content of the pages is passed over.
-    """
+    """Whether the times of an Ogg Opus file have gaps although it has all of its pages."""
     if not (page := next_page(file)) or page.first != b"OpusHead":
         return False
     serial, number, granule, found = page.serial, page.number, 0, False

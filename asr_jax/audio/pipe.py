@@ -50,7 +50,6 @@ class PipedAudio:
 
         Args:
             read: Waits for bytes and returns at most the given number of them; none at the end.
-            name: Name of the pipe in error messages.
             rate_hz: Sample rate of samples without a header in Hz.
             remarks: Collects the remarks of `Mono`, and one if the pipe ends within a sample.
 
@@ -98,11 +97,7 @@ class PipedAudio:
         mix.finish()
 
     def _header(self) -> Samples:
-        """Reads a WAV file up to its samples.
-
-        Raises:
-            AudioError: If the header has no format, or samples of another type than those in TYPES.
-        """
+        """Reads a WAV file up to its samples."""
         self._take(12)
         form = b""
         while True:
@@ -132,11 +127,7 @@ class PipedAudio:
         return self._held[:num]
 
     def _take(self, num: int) -> bytes:
-        """Returns the next `num` bytes.
-
-        Raises:
-            AudioError: If the pipe ends before.
-        """
+        """Returns the next `num` bytes. Raises an AudioError if the pipe ends before."""
         found = self._peek(num)
         if len(found) < num:
             raise AudioError(self._name, f"the pipe ends within the header of a WAV file: {self._advice}")

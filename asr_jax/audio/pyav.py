@@ -160,11 +160,7 @@ class _Clock:
         return self._packets.start_s(start_s, duration_s) + duration_s
 
     def gap(self, frame: Any, place: int) -> int:
-        """Returns the number of samples of silence before a frame.
-
-        Args:
-            place: Number of samples before it.
-        """
+        """Returns the number of samples of silence before a frame, of which `place` samples precede."""
         if frame.pts is None:
             return 0
         start_s = self._frames.start_s(float(frame.pts * frame.time_base), frame.samples / frame.sample_rate)
@@ -172,10 +168,6 @@ class _Clock:
 
     def silence(self, now_s: float, place: int, rate_hz: int) -> int:
         """Returns the number of samples of silence up to a time.
-
-        Args:
-            now_s: Time in the medium in seconds.
-            place: Number of samples before it.
 
         Raises:
             AudioError: If the time cannot be right.
@@ -213,11 +205,7 @@ def _silence(num_samples: int, channels: int) -> Iterator[Float32[np.ndarray, "S
 
 
 def _check_end(file: Any, name: str, container: Any, end_s: float, promised_s: float | None) -> None:
-    """Checks that a file is complete: by its bytes for Matroska and WAV, otherwise by the end of the last packet.
-
-    Raises:
-        AudioError: If the file is truncated.
-    """
+    """Checks that a file is complete: by its bytes for Matroska and WAV, otherwise by the end of the last packet."""
     if find_end := {MATROSKA: segment_end, "wav": data_end}.get(container.format.name):
         with io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else open(file, "rb") as content:
             wanted, there = find_end(content), content.seek(0, os.SEEK_END)

@@ -81,12 +81,7 @@ class StreamResampler:
         self._stream = None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
 
     def __call__(self, samples: Int16[np.ndarray, " S"], *, is_last: bool = False) -> Int16[np.ndarray, " N"]:
-        """Returns the samples at the new rate that are known after the given ones.
-
-        Args:
-            samples: The next samples, at the old rate.
-            is_last: Whether the stream ends with them.
-        """
+        """Returns the samples at the new rate that are known after the given ones."""
         if self._stream is None:
             return samples
         return as_int16(self._stream.resample_chunk(as_float(samples), last=is_last))

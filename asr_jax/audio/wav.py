@@ -28,11 +28,7 @@ def with_unknown_size(content: bytes) -> bytes | None:
 
 
 def data_end(file: BufferedIOBase) -> int | None:
-    """Returns the number of bytes up to the end of the samples, which a complete file has. None if it is unknown.
-
-    Args:
-        file: The file, open at its beginning.
-    """
+    """Returns the number of bytes up to the end of the samples, which a complete file has. None if it is unknown."""
     place, size = _data(file.read(_HEADER_BYTES))
     return None if place is None or size in (0, UNKNOWN) else place + size
 

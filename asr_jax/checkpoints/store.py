@@ -220,8 +220,6 @@ class Checkpoints:
         """Copies the arrays and starts to write a checkpoint. The caller may overwrite the arrays afterwards.
 
         Args:
-            average: Averaged parameters.
-            meta: JSON values.
             measured: The measure of the validation by its name. None: the checkpoint cannot be the best.
 
         Raises:
@@ -244,12 +242,7 @@ class Checkpoints:
         )
 
     def restore(self, updates: int, *, state: Tree, average: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
-        """Returns state, averaged parameters and meta of a checkpoint.
-
-        Args:
-            updates: Number of updates of the checkpoint.
-            state: Tree of `jax.ShapeDtypeStruct` with the shapes and shardings of the state.
-            average: The same for the averaged parameters.
+        """Returns state, averaged parameters and meta of a checkpoint, for trees of `jax.ShapeDtypeStruct`.
 
         Raises:
             UserError: If the checkpoint does not fit the trees.
@@ -306,11 +299,7 @@ def _written(folder: Path, updates: str, name: str) -> Shapes:
 
 
 def _read_back(checkpoint: Path, name: str, shapes: Shapes) -> None:
-    """Checks that an item that was written has the arrays that were saved.
-
-    Raises:
-        RunError: If it does not.
-    """
+    """Checks that an item that was written has the arrays that were saved."""
     there = _written(checkpoint.parent, checkpoint.name, name)
     if there != shapes:
         wrong = [each for each in sorted(shapes.keys() | there.keys()) if shapes.get(each) != there.get(each)]
@@ -406,9 +395,6 @@ def checkpoint_to_evaluate(folder: Path, updates: int | None = None) -> int:
     Args:
         updates: Number of updates of the requested checkpoint. None: the best one.
 
-    Returns:
-        The number of updates of the checkpoint.
-
     Raises:
         UserError: If there is no such checkpoint, or it is damaged.
     """
@@ -451,13 +437,7 @@ def _sealed_metrics(checkpoint: Path) -> dict[str, Any]:
 
 
 def save_weights_alone(folder: Path, updates: int, weights: Tree, meta: dict[str, Any]) -> None:
-    """Writes a sealed checkpoint without a training state, with which a run cannot continue.
-
-    Args:
-        updates: Number of updates of the checkpoint.
-        weights: Variables of the model, which become the averaged parameters.
-        meta: JSON values.
-    """
+    """Writes a sealed checkpoint without a training state, with which a run cannot continue."""
     items = ocp.args.Composite(average=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(meta))
     folder.mkdir(parents=True, exist_ok=True)
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
@@ -467,12 +447,7 @@ def save_weights_alone(folder: Path, updates: int, weights: Tree, meta: dict[str
 
 
 def replace_average(folder: Path, updates: int, weights: Tree) -> None:
-    """Replaces the averaged parameters of a checkpoint, removes its measure, which is of the former ones, and seals it.
-
-    Args:
-        updates: Number of updates of the checkpoint.
-        weights: New averaged parameters.
-    """
+    """Replaces the averaged parameters of a checkpoint, removes the measure of the former ones, and seals it."""
     checkpoint = folder / str(updates)
     shutil.rmtree(checkpoint / "average")
     shutil.rmtree(checkpoint / METRICS.partition("/")[0], ignore_errors=True)
@@ -491,7 +466,6 @@ def restore_item(folder: Path, updates: int, name: str, abstract: Tree, *, is_pa
     """Restores one item of a checkpoint.
 
     Args:
-        updates: Number of updates of the checkpoint.
         name: Name of the item, such as `average`.
         abstract: Tree of `jax.ShapeDtypeStruct` with shapes and shardings.
         is_part: Whether the item may contain arrays that `abstract` lacks. They are not read.

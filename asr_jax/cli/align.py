@@ -227,12 +227,7 @@ def advise(utterances: Utterances, tokenizer: Tokenizer) -> None:
 
 
 def leave_out(entries: Iterable[tuple[str, str, str]], output: Output | None) -> None:
-    """Prints the rejected utterances and adds them to the output.
-
-    Args:
-        entries: Id, location and reason of each rejected utterance.
-        output: Output of the alignments; None if rejected utterances are only printed.
-    """
+    """Prints the rejected utterances and adds them to the output."""
     for name, location, reason in entries:
         print(one_line(f"rejected {name}: {location}: {reason}"), file=sys.stderr)
         if output:

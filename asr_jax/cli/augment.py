@@ -152,8 +152,6 @@ def _draw(
     """Draws features, or the waveform if there is one feature per frame.
 
     Args:
-        path: File to write.
-        values: Features of shape (frames, features).
         frame_s: Hop of the frames in seconds.
         drawn: Random values that were drawn, for the title.
         levels: Values of the lowest and the highest colour, the same for all pictures of an utterance.

@@ -120,11 +120,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def folder_of(kind: Kind, cache: Path | None) -> Path:
-    """Returns the folder of a kind.
-
-    Args:
-        cache: Folder of the kind manifests, if it is not the default.
-    """
+    """Returns the folder of a kind."""
     if kind == "manifests" and (given := cache or os.environ.get(CACHE)):
         return Path(at_home(str(given))).absolute()
     compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
@@ -134,12 +130,7 @@ def folder_of(kind: Kind, cache: Path | None) -> Path:
 
 
 def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Iterator[RemovableCache]:
-    """Yields the caches of a kind: one for each set of inputs, and each imported model; the others have one folder.
-
-    Args:
-        cache: Folder of the kind manifests, if it is not the default.
-        unused_days: Days since the last use of the files to include.
-    """
+    """Yields the caches of a kind: one for each set of inputs, and each imported model; the others have one folder."""
     folder = folder_of(kind, cache)
     known = [path for path in _entries(folder) if re.fullmatch(NAMES[kind], path.name) and not path.is_symlink()]
     known = [path for path in known if _unused_days(path) >= unused_days]
@@ -162,9 +153,6 @@ def caches(kind: Kind, cache: Path | None, *, unused_days: float = 0.0) -> Itera
 
 def check_foreign(kinds: Sequence[Kind], cache: Path | None) -> None:
     """Checks that the folders contain only files of this package and of JAX.
-
-    Args:
-        cache: Folder of the kind manifests, if it is not the default.
 
     Raises:
         UserError: If one contains other files. Nothing was removed.

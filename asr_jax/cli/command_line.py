@@ -91,10 +91,6 @@ def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] 
     """Calls the main function of a command; prints expected errors without a traceback and exits with their code.
 
     Every command takes --device and --devices, see `choose_devices`.
-
-    Args:
-        main: Main function of the command; takes the arguments.
-        arguments: Arguments of the command. Default: those of the process.
     """
     if arguments is None:
         use_utf8()
@@ -201,10 +197,6 @@ def parse_with_experiment[Options](
     `--init-from`, to start a new run from its weights. `--run-dir` may also be one of its checkpoints, as
     RUN/checkpoints/N. `--help` prints the options, and the fields of the file, or of EXAMPLE if no file is given.
 
-    Args:
-        prog: The command, for messages.
-        about: Description of the command, for `--help`.
-
     Raises:
         UserError: If there is no experiment, flags are unknown or missing, or values are invalid. The message names all
             of them.
@@ -280,11 +272,7 @@ def flags_of_experiment(experiment: Experiment) -> list[Flag]:
 
 
 def _experiment_of(folder: Path) -> Experiment | None:
-    """Settings of a run, or of the checkpoint RUN/checkpoints/N; None if the folder is neither.
-
-    Raises:
-        UserError: If the checkpoint is missing or damaged.
-    """
+    """Settings of a run, or of the checkpoint RUN/checkpoints/N; None if the folder is neither."""
     if folder.parent.name == CHECKPOINTS and folder.name.isdecimal():
         from asr_jax.training.run import experiment_of_checkpoint  # imported late, because it takes a second
 

@@ -69,10 +69,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
-    """Reads a file of predictions.
-
-    Returns:
-        The predictions, and the names of the normalisers in the file.
+    """Reads a file of predictions; returns them and the names of the normalisers in it.
 
     Raises:
         UserError: If the file cannot be read, or a line lacks id, reference or hypothesis.

@@ -105,11 +105,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _check(options: ConvertOptions) -> None:
-    """Checks the paths.
-
-    Raises:
-        UserError: If there is no input, or OUT has another ending, is an input, or exists.
-    """
+    """Checks that there are inputs, and that OUT has a known ending and is neither an input nor there."""
     out = options.out
     if not options.inputs:
         raise UserError(f"{out} is the only path: expected inputs and then the output, IN … OUT")

@@ -178,10 +178,6 @@ def main(arguments: Sequence[str]) -> None:
 def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) -> None:
     """Prints the results and writes them to a file.
 
-    Args:
-        by: Grouping of the utterances of a set: source, speaker or length.
-        out: File for the figures, in JSON. None: they are only printed.
-
     Raises:
         RunError: If an utterance could not be evaluated.
     """
@@ -212,9 +208,6 @@ def evaluate_run(
     """Evaluates one set of weights with one head on all sets; writes predictions, log-probabilities and calibration.
 
     Args:
-        trained: The weights and their run.
-        head: Name of the recognising head.
-        decoding: Settings of the search.
         spoken: Spoken words with their times for each set, by the ids of recordings. Empty: latency is not measured.
         failed: Takes the reason if the predictions cannot be written. They end no command, since the figures remain.
 
@@ -294,13 +287,7 @@ def evaluate_run(
 def draft_figures(
     data: PlannedData, found: Recognition, drafts: Recognition, tokenizer: Tokenizer, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """Error rates of a set before refinement, and the share of words that refinement changed (`changed`).
-
-    Args:
-        found: Transcripts after refinement.
-        drafts: Transcripts before refinement.
-        how: Normaliser and alignment.
-    """
+    """Error rates of a set before refinement, and the share of words that refinement changed (`changed`)."""
     counts = scored(data, drafts, tokenizer, **how)
     changed = share_changed((each.text, found.transcripts[row].text) for row, each in drafts.transcripts.items())
     return {"wer": counts["wer"], "cer": counts["cer"], "changed": changed}
@@ -327,9 +314,6 @@ def own_rows(data: PlannedData, of_set: Utterances, job: Job | None) -> tuple[Pl
     """The recordings of a job in the shapes of the whole set, and their rows in it.
 
     The first job has the utterances that the plan rejects.
-
-    Args:
-        job: The job. None: all recordings.
     """
     if job is None:
         return data, np.arange(len(data.index))
@@ -339,12 +323,7 @@ def own_rows(data: PlannedData, of_set: Utterances, job: Job | None) -> tuple[Pl
 
 
 def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mapping[str, str]) -> None:
-    """Writes a line of JSON for each utterance of all sets.
-
-    Args:
-        findings: What was recognised, by manifest.
-        named: Head and decoding, which each line has too.
-    """
+    """Writes a line of JSON for each utterance of all sets."""
     with open_text(out) as file:
         for manifest, found in findings.items():
             lines = ({"set": manifest, **named} | line for line in found["lines"])
@@ -353,10 +332,6 @@ def write_predictions(out: Path, findings: Mapping[str, Findings], named: Mappin
 
 def merge_jobs(paths: Sequence[Path], out: Path) -> None:
     """Joins the findings of all jobs of an evaluation: prints and writes what one job for all would.
-
-    Args:
-        paths: Files of the jobs in order.
-        out: File for the figures, in JSON.
 
     Raises:
         RunError: If an utterance could not be evaluated.

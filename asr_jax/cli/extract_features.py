@@ -141,11 +141,7 @@ def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str
 
 
 def _groups(inputs: Sequence[str], output: Path) -> list[tuple[Path, Sequence[str]]]:
-    """Files to write, each with its inputs.
-
-    Raises:
-        UserError: If the output is not a .parquet file, or is a folder that contains other .parquet files.
-    """
+    """Files to write, each with its inputs."""
     if not any(os.path.isdir(path) for path in inputs):
         if output.suffix != ".parquet":
             raise UserError(

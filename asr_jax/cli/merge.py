@@ -100,12 +100,6 @@ def receipts_of(out: Path) -> dict[Path, dict[str, Any]]:
 def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: bool) -> None:
     """Joins the files of all jobs, and removes them.
 
-    Args:
-        out: Output of the command.
-        receipts: Receipts of all jobs in order, by path.
-        force: Whether existing files are overwritten.
-        keep: Whether the files of the jobs remain.
-
     Raises:
         UserError: If an output exists, or if a file of a job is missing.
     """

@@ -15,9 +15,6 @@ def over_runs(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     The standard deviation divides by the number of runs, as in NVIDIA's tables.
 
-    Args:
-        results: Results of `asr_jax.evaluate`.
-
     Returns:
         A row for each head, set and measure that two runs or more have: `head` (for error rates), `set`, `measure`,
         `runs` (their number), `mean`, `std`, `best`, `best_run`, `worst`, `worst_run` and `median`.

@@ -26,8 +26,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
-from asr_jax.cli.lattice_padding import lattice_lines
-from asr_jax.cli.tuning import tuning_lines
+from asr_jax.cli.plan_remarks import lattice_lines, tuning_lines
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
@@ -238,7 +237,7 @@ def plan(experiment: Experiment, *, mesh: Mesh | None = None) -> Plan:
         mesh: Devices of the run. None: the devices of this machine.
     """
     from asr_jax.inference.model import make_model
-    from asr_jax.training.recipe_of_run import make_recipe
+    from asr_jax.training.recipe import make_recipe
     from asr_jax.training.run import find_run, source_of
     from asr_jax.training.run_data import (
         about_round_trips,
@@ -418,7 +417,6 @@ def lines(planned: PlannedData, experiment: Experiment, wanted: Mapping[str, flo
     """Lines on padding, an epoch, the run, and the accumulation for each requested size of an update.
 
     Args:
-        planned: The planned training set.
         wanted: Sizes of an update in seconds of audio (`s`) and in `utterances`. None: it is not requested.
     """
     plan, training = planned.plan, experiment.training

@@ -29,7 +29,7 @@ from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.training.initial_state import abstract_state, lower_initial_state
 from asr_jax.training.memory_fit import most_within
 from asr_jax.training.programs import StepPrograms
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 
 MAX_ROWS = 1 << 16
 """Limit of the search for rows without `Batching.max_rows`."""
@@ -89,14 +89,7 @@ class TargetSteps:
         return self.layout(mesh).shape(replace(bucket, batch_size=rows))
 
     def rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        """Compiles the gradient of each bucket and the update, for one device and for all, and validation for all.
-
-        Args:
-            say: Called with a message before each program is compiled.
-
-        Returns:
-            A row of the table for each program.
-        """
+        """Compiles the gradient of each bucket and the update, for one device and for all, and validation for all."""
         meshes = {mesh.size: mesh for mesh in (self.target.one, self.target.mesh)}
         of_training = [row for mesh in meshes.values() for row in self.rows_on(mesh, say)]
         return of_training + self.validation_rows(say)
@@ -104,11 +97,7 @@ class TargetSteps:
     def validation_rows(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
         """Compiles the programs of validation for all devices: recognition by each validated head, and losses.
 
-        Args:
-            say: Called with a message before each program is compiled.
-
-        Returns:
-            A row of the table for each program. Its memory includes the state of training.
+        The memory in the rows includes the state of training.
         """
         mesh, found = self.target.mesh, list[dict[str, Any]]()
         step, settings = self.step(mesh), self.experiment.model
@@ -130,11 +119,7 @@ class TargetSteps:
         return found
 
     def rows_on(self, mesh: Mesh, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each.
-
-        Args:
-            say: Called with a message before each program is compiled.
-        """
+        """Compiles the gradient of each bucket and the update for some of the devices, with as many rows on each."""
         step, found, accumulated = self.step(mesh), list[dict[str, Any]](), None
         for bucket in (self.buckets[number] for number in largest_first(self.buckets)):
             part = self.part(bucket, mesh)
@@ -181,7 +166,6 @@ class TargetSteps:
 
         Args:
             margin: Share of the memory that is left free.
-            say: Called with a message after each compilation.
 
         Returns:
             The buckets of the plan with these rows, over all devices, and a message on those that
@@ -269,12 +253,7 @@ def _changes(experiment: Experiment) -> dict[str, Callable[[Experiment], Experim
 
 
 def costs(cost: ProgramCost, accelerator: Accelerator) -> dict[str, Any]:
-    """Columns of the table on a program.
-
-    Args:
-        cost: Cost of the program on one device.
-        accelerator: Device that it was compiled for.
-    """
+    """Columns of the table on a program."""
     by_flops = cost.flops / (1e12 * accelerator.peak_tflops)
     by_bytes = cost.moved_bytes / (1e9 * accelerator.memory_gb_per_s)
     by_links = cost.collective_bytes / (1e9 * accelerator.link_gb_per_s)
@@ -300,11 +279,7 @@ def costs(cost: ProgramCost, accelerator: Accelerator) -> dict[str, Any]:
 
 
 def largest_rows(cost: ProgramCost, number: int) -> list[dict[str, Any]]:
-    """Rows of the table of the largest operations of a program, by bytes and by floating-point operations.
-
-    Args:
-        number: Number of operations of each kind.
-    """
+    """Rows of the table of the largest operations of a program, by bytes and by floating-point operations."""
     return [
         {
             "by": by,

@@ -82,14 +82,7 @@ def train(config: str) -> dict[str, Any]:
 
 
 def evaluate(run: Path, test: Path) -> tuple[dict[str, Any], str]:
-    """Evaluates the best checkpoint on the test set.
-
-    Args:
-        test: Manifest of the test set.
-
-    Returns:
-        The scores, and the path of the evaluated checkpoint.
-    """
+    """Evaluates the best checkpoint on the test set; returns the scores, and the path of the checkpoint."""
     from asr_jax.cli.evaluate import main as evaluate_main
 
     out = run / "test.json"

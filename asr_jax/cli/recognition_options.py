@@ -67,10 +67,6 @@ def parse_recognition[Options: RecognitionOptions](
 ) -> tuple[Options, list[str]]:
     """Parses options and flags of the decoding, in any order.
 
-    Args:
-        prog: The command, for messages.
-        about: Description of the command, for `--help`.
-
     Returns:
         The options, and the flags of the decoding with their values, for `decoding_of`.
 
@@ -104,10 +100,6 @@ def _decodings(arguments: Sequence[str]) -> Iterator[Decoding]:
 def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
     """Returns a decoding in which the fields of the flags are replaced.
 
-    Args:
-        flags: Flags with their values, as from `parse_recognition`.
-        default: Decoding without the flags.
-
     Raises:
         UserError: If flags are invalid; the message names all of them.
     """
@@ -117,10 +109,6 @@ def decoding_of(flags: Sequence[str], default: Decoding) -> Decoding:
 
 def decoding_in(model: Model, head: str, flags: Sequence[str]) -> Decoding:
     """Returns the decoding of a head with the fields of the flags replaced.
-
-    Args:
-        head: Name of the recognising head.
-        flags: Flags with their values, as from `parse_recognition`.
 
     Raises:
         UserError: If the head does not exist or flags are invalid. The message names a head that takes them.
@@ -154,7 +142,6 @@ def load(run: Path, options: RecognitionOptions, batches: BatchOptions | None = 
     """Loads a run, or a checkpoint given as `RUN/checkpoints/N`, and prints the devices on standard error.
 
     Args:
-        run: Folder of the run, or a checkpoint.
         batches: Sizes of batches. None: those that fit the device.
 
     Raises:
@@ -187,7 +174,6 @@ def maker_of(run: Path, options: RecognitionOptions, flags: Sequence[str] | None
     """Describes what makes transcripts or alignments, without loading the weights.
 
     Args:
-        run: Folder of the run, or a checkpoint.
         flags: Flags of the decoding; None for alignments.
         head: Name of the recognising head; empty: the primary head.
 
@@ -220,10 +206,6 @@ def uncalibrated(run: Path, options: RecognitionOptions, flags: Sequence[str], *
     """Message that confidences are not calibrated, with the command that calibrates them.
 
     A calibration belongs to a checkpoint, a kind of weights and a decoding.
-
-    Args:
-        run: Folder of the run, or a checkpoint.
-        head: Name of the head; empty: the primary head.
     """
     given = [] if options.checkpoint is None else ["--checkpoint", str(options.checkpoint)]
     command = shlex.join([str(run), *given, *["--live"] * options.live, *(["--head", head] if head else []), *flags])

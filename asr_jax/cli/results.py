@@ -20,14 +20,7 @@ NO_SPACES = (
 
 
 def show(results: Sequence[Mapping[str, Any]], *, by: str) -> list[str]:
-    """Prints a table of the error rates and a table of the losses of all runs and sets.
-
-    Args:
-        by: Grouping of the utterances of a set: source, speaker or length.
-
-    Returns:
-        The sets without a scored utterance.
-    """
+    """Prints a table of the error rates and a table of the losses; returns the sets without a scored utterance."""
     of_losses = [result for result in results if "decoding" not in result]
     results = [result for result in results if "decoding" in result]
     return (show_rates(results, by=by) if results else []) + (show_losses(of_losses) if of_losses else [])
@@ -121,13 +114,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def table_rows(manifest: str, counts: dict[str, Any], *, by: str) -> list[dict[str, Any]]:
-    """Row of a set and, if the set has several groups, one row for each group.
-
-    Args:
-        manifest: Name of the set.
-        counts: Result of the set.
-        by: Grouping: source, speaker or length.
-    """
+    """Row of a set and, if the set has several groups, one row for each group."""
     groups = counts[f"by_{by}"]
     rows = [table_row(f"  {name or f'no {by}'}", group) for name, group in groups.items() if groups.keys() - {name}]
     return [table_row(manifest, counts) | {"rejected": counts["rejected"]}, *(row | {"rejected": ""} for row in rows)]
@@ -178,12 +165,7 @@ def about_worst(manifest: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) -> str:
-    """Remark on the characters of the references that the normaliser removes or replaces. Empty if there are none.
-
-    Args:
-        manifest: Name of the set.
-        removed: Share and characters, as in the JSON file.
-    """
+    """Remark on the characters of the references that the normaliser removes or replaces. Empty if there are none."""
     found = [each for each in removed["characters"] if is_spoken(each["character"])]
     unseen = [each for each in removed["characters"] if invisible_characters(each["character"])]
     if not found and not unseen:
@@ -197,12 +179,7 @@ def about_removed(manifest: str, removed: Mapping[str, Any], normaliser: str) ->
 
 
 def about_round_trip(manifest: str, found: Mapping[str, Any]) -> str:
-    """Remark on the references that labels write otherwise. Empty if there are none.
-
-    Args:
-        manifest: Name of the set.
-        found: Numbers, rates and characters, as in the JSON file.
-    """
+    """Remark on the references that labels write otherwise. Empty if there are none."""
     if not found["texts"]:
         return ""
     first, are = found["characters"][0], "is" if found["texts"] == 1 else "are"
@@ -220,11 +197,7 @@ def _named(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated: bool) -> str:
-    """Remark on the confidence of words, beside the share of correct words.
-
-    Args:
-        manifest: Name of the set.
-    """
+    """Remark on the confidence of words, beside the share of correct words."""
     if not report["words"]:
         return f"{manifest}: no word was recognised"
     return (
@@ -235,12 +208,7 @@ def about_confidence(manifest: str, report: Mapping[str, Any], *, is_calibrated:
 
 
 def about_latency(manifest: str, latency: Mapping[str, Any]) -> str:
-    """Remark on the emission latency of a set.
-
-    Args:
-        manifest: Name of the set.
-        latency: Result of `inference.latency.latency_of`.
-    """
+    """Remark on the emission latency of a set."""
     left = f"; {counted(latency['without_alignment'], 'utterance')} without times" * (latency["without_alignment"] > 0)
     of_words = f"of {counted(latency['spoken_words'], 'spoken word')}{left}"
     if not latency["words"]:

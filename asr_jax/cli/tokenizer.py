@@ -140,16 +140,7 @@ def _training(options: TokenizerOptions) -> dict[str, Any]:
 
 
 def _report(path: Path, texts: Sequence[str], *, normaliser: str, vocab_size: int) -> None:
-    """Loads the model like training and prints its vocabulary and the result of encoding and decoding some texts.
-
-    Args:
-        path: File of the model.
-        texts: Normalised texts; at most about NUM_TRIED of them are checked.
-        vocab_size: Requested number of pieces.
-
-    Raises:
-        RunError: If the model is damaged.
-    """
+    """Loads the model like training and prints its vocabulary and the result of encoding and decoding some texts."""
     from asr_jax.text.sentencepiece import SentencePieceTokenizer
     from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 

@@ -172,15 +172,11 @@ def _work(
     """Transcribes recordings that have no transcript yet.
 
     Args:
-        entries: The recordings: all, or a job.
         everything: All recordings. Names of files and shapes of batches do not depend on the job.
         folder: Folder of the command's own audio files.
 
     Returns:
         Number of rejected recordings, and the error that the command ends with if there are any.
-
-    Raises:
-        UserError, RunError: If there is no transcript at all, except in a job.
     """
     how = {"windows": _windows(options), "max_duration": options.max_duration}
     output = Output()  # which discards transcripts, if only a manifest is requested
@@ -280,9 +276,6 @@ def _kept(options: TranscribeOptions) -> Iterator[Path]:
 
     Without --to-manifest, the folder is temporary. With it, the folder is kept beside the manifest, which refers to its
     files, and a new folder is deleted if the command fails.
-
-    Raises:
-        UserError: If the manifest or the folder cannot be written.
     """
     if not options.to_manifest:
         with tempfile.TemporaryDirectory(prefix="asr_jax-") as temporary:

@@ -57,7 +57,6 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
 
     Args:
         given: Path of an audio file or of a pipe, or - for standard input.
-        as_json: Whether results are lines of JSON.
 
     Raises:
         UserError: If the model cannot stream, or `rate_hz` contradicts the header of a pipe.

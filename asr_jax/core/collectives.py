@@ -52,11 +52,7 @@ def on_each_device(
 
 
 def total[T](values: T) -> T:
-    """Sums arrays, such as sums over the local rows, over the devices.
-
-    Args:
-        values: Tree of arrays.
-    """
+    """Sums arrays, such as sums over the local rows, over the devices."""
     if _devices.get() == 1 or not jax.tree.leaves(values):
         return values
     summed: T = jax.lax.psum(values, ROWS)
@@ -79,21 +75,12 @@ def all_rows(values: Shaped[Array, "B *rest"]) -> Shaped[Array, "N *rest"]:
 
 
 def first_row(num_rows: int) -> Int[Array, ""]:
-    """Returns the number of the first local row in the whole batch.
-
-    Args:
-        num_rows: Number of local rows.
-    """
+    """Returns the number of the first local row in the whole batch."""
     return jnp.zeros((), jnp.int32) if _devices.get() == 1 else jax.lax.axis_index(ROWS) * num_rows
 
 
 def own_rows(values: Shaped[Array, "N *rest"], num_rows: int) -> Shaped[Array, "B *rest"]:
-    """Returns the local rows of an array that has all rows.
-
-    Args:
-        values: Rows of all devices.
-        num_rows: Number of local rows.
-    """
+    """Returns the `num_rows` local rows of an array that has all rows."""
     return values if _devices.get() == 1 else jax.lax.dynamic_slice_in_dim(values, first_row(num_rows), num_rows)
 
 

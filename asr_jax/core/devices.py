@@ -47,11 +47,7 @@ _traced_for: Any = jax.make_user_context(default_value=None)
 def tracing_for(
     chosen: Sequence[jax.Device], kernels: tuple[tuple[str, str], ...] = ()
 ) -> AbstractContextManager[None]:
-    """Returns a context in which functions are traced for devices that may be absent from this machine.
-
-    Args:
-        kernels: Selected implementations, as in `TracedFor`.
-    """
+    """Returns a context in which functions are traced for devices that may be absent from this machine."""
     capability = int(str(getattr(chosen[0], "compute_capability", 0)).replace(".", ""))
     context: AbstractContextManager[None] = _traced_for(
         TracedFor(platform_of(chosen[0]), len(chosen), capability, kernels, chosen[0].device_kind)

@@ -64,17 +64,12 @@ def _collect(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], draws: li
     """Computes the keys of a program and adds its draws to a list.
 
     Args:
-        consts: Constants of the program.
         args: Arguments of the program; None for those that are not known.
-        draws: List of the draws in the order of the program.
         length: Length of the scan that the program is the body of; keys then have a leading axis of this length.
             0: no scan.
 
     Returns:
         Outputs that are keys; None for all other outputs.
-
-    Raises:
-        NotImplementedError: If a draw cannot be moved.
     """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for equation in jaxpr.eqns:
@@ -107,11 +102,6 @@ def _draw(key: Any, params: dict[str, Any], num_axes: int, length: int) -> Draw:
 
 def _replay(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], bits: Iterator[Array]) -> list[Any]:
     """Computes a program with given random bits.
-
-    Args:
-        consts: Constants of the program.
-        args: Arguments of the program; None for keys.
-        bits: Random bits in the order of the program's draws.
 
     Returns:
         The outputs; None for keys.

@@ -22,10 +22,6 @@ class RunError(UserError):
 
 
 def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
-    """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar.
-
-    Args:
-        cutoff: Minimum similarity, from 0 to 1.
-    """
+    """Returns `"; did you mean 'x'?"` for the most similar of `names`, or "" if none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -76,7 +76,6 @@ def check_no_input(flag: str, out: Path | None, inputs: Iterable[str | Path]) ->
     """Checks that an output does not replace an input of the same command, under any of its names.
 
     Args:
-        flag: Flag of the output, for the message.
         out: Path of a file; None: there is no such output.
         inputs: Paths of the inputs. Patterns, URLs and missing files are ignored.
 
@@ -94,7 +93,6 @@ def check_writable(out: Path | None, *, is_folder: bool = False) -> list[Path]:
 
     Args:
         out: Path of a file, or of a folder for several files. None: there is no such output.
-        is_folder: Whether `out` is a folder.
 
     Returns:
         The folders that were created, innermost first.

@@ -120,8 +120,6 @@ def parse_flags(trees: Sequence[Any], flags: Sequence[Flag], arguments: Sequence
     Args:
         trees: Options classes, and settings whose fields the flags replace.
         flags: Flags of all trees, in the order of the trees. If two flags have one name, the first is used.
-        arguments: Command line without the command.
-        prog: Name of the command, for the message.
 
     Raises:
         UserError: If flags are unknown or missing, or values are invalid. The message names all of them.
@@ -204,10 +202,6 @@ def read(arguments: Sequence[str], flags: Sequence[Flag]) -> tuple[list[Given], 
     `--optim.clip-at 3`, `--optim.clip_at=3` and `--config.optim.clip_at=3` are equivalent. `--model.dim 256` is
     equivalent to `--model.encoder.dim 256` if no other flag begins and ends so. A flag of a bool needs no value, and
     `--no-flag` is its opposite. The last value counts, except that a flag of several values can be given only once.
-
-    Returns:
-        The flags that are given, with their values; and the other arguments in their order, each flag with the values
-        behind it.
     """
     names = names_of(flags)
     awaited = [flag for flag in flags if flag.is_positional]

@@ -99,11 +99,7 @@ def _sections(flags: Sequence[Flag]) -> dict[str, list[Flag]]:
 
 
 def described(flag: Flag, *, whole: bool) -> str:
-    """Returns the lines on a flag: its names, values, default or current value, and text.
-
-    Args:
-        whole: Whether the text is whole, otherwise its first sentence and that on the default.
-    """
+    """Returns the lines on a flag: names, values, default, and its text, as a whole or the first sentence alone."""
     sentences = re.split(SENTENCES, flag.text)
     default = [sentence for sentence in sentences[1:] if sentence.startswith("Default")]
     text = flag.text if whole else " ".join([sentences[0], *default[:1]])

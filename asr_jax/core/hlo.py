@@ -243,11 +243,7 @@ class Module:
 
 
 def largest(operations: Sequence[Operation], by: str, number: int = 10) -> list[Operation]:
-    """Operations with the most bytes or floating-point operations in a call.
-
-    Args:
-        by: `bytes` or `flops`.
-    """
+    """Operations with the most `by` (`bytes` or `flops`) in a call."""
     return sorted(operations, key=lambda each: -each.times * getattr(each, by))[:number]
 
 

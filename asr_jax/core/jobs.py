@@ -75,7 +75,6 @@ def is_finished(out: Path, job: Job, digest: str, inputs: str = "") -> bool:
     """Whether a job is finished and its files exist; if so, says it.
 
     Args:
-        out: Output of all jobs.
         digest: Digest of the work, which is equal for all of its jobs.
         inputs: Digest of the recordings of this job.
 
@@ -126,9 +125,6 @@ def finish(
     A job with rejected recordings is finished too, because launchers repeat jobs that fail; `asr_jax.merge` fails.
 
     Args:
-        out: Output of all jobs.
-        digest: Digest of the work, which is equal for all of its jobs.
-        inputs: Digest of the recordings of this job.
         files: Files of the job by outputs of the command. Files that do not exist stand for empty ones.
         recordings: Number of recordings of the job.
         rejected: Number of recordings of the job without a result.

@@ -79,12 +79,7 @@ class Layout:
         return places.reshape(num_parts, self.num_processes, -1)[:, self.process_index].ravel()
 
     def parts(self, batch: Any, batch_size: int) -> list[Any]:
-        """Returns the parts of a batch whose arrays have this process's rows in the order of `places`.
-
-        Args:
-            batch: Tree of arrays.
-            batch_size: Number of rows of the planned batch.
-        """
+        """Returns the parts of a batch whose arrays have this process's rows in the order of `places`."""
         size = self.num_rows(batch_size) // self.num_processes
         firsts = range(0, self.num_parts(batch_size) * size, size)
         return [jax.tree.map(lambda rows: rows[first : first + size], batch) for first in firsts]  # noqa: B023

@@ -68,13 +68,7 @@ class MeshSizes:
 
 
 def mesh_of(chosen: Any, *, fsdp: int = 1, model: int = 1) -> Mesh:
-    """Returns a mesh of devices.
-
-    Args:
-        chosen: Devices in the order of their rows.
-        fsdp: Size of the axis fsdp.
-        model: Size of the axis model.
-    """
+    """Returns a mesh of devices."""
     # jax.make_mesh may reorder devices, but each process loads contiguous rows of a batch.
     return Mesh(np.array(chosen).reshape(-1, fsdp, model), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
@@ -107,9 +101,6 @@ def placed(tree: Any, shardings: Any) -> Any:
     """Copies arrays of one device to the devices of their shardings.
 
     Each process passes the same values.
-
-    Args:
-        shardings: Tree of shardings, or one sharding.
 
     Raises:
         AssertionError: If the values of the processes differ.
@@ -144,11 +135,7 @@ def abstract(tree: Any, sharding: NamedSharding) -> Any:
 
 
 def abstract_on(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree's shapes and dtypes with their shardings. Arrays without one on the mesh are replicated.
-
-    Args:
-        tree: Arrays, or their shapes.
-    """
+    """Returns the tree's shapes and dtypes with their shardings. Arrays without one on the mesh are replicated."""
 
     def of(leaf: Any) -> jax.ShapeDtypeStruct:
         sharding = getattr(leaf, "sharding", None)

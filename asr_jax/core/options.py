@@ -14,11 +14,6 @@ from asr_jax.core.text_files import use_utf8
 def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
     """Returns the options of a command. `--help` prints them and exits.
 
-    Args:
-        arguments: Command line without the command.
-        prog: Name of the command, for messages.
-        about: Description of the command, for the help.
-
     Raises:
         UserError: If flags are unknown or missing, or have values of another type. The message names all of them.
     """

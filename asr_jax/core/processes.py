@@ -101,11 +101,7 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _launched(environment: Mapping[str, str], launcher: Launcher) -> bool:
-    """Returns whether a launcher that JAX detects has started several processes.
-
-    Raises:
-        UserError: If mpirun has started them and does not give JAX an address.
-    """
+    """Returns whether a launcher that JAX detects has started several processes."""
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
         return True
     count = environment.get(launcher.size, "")
@@ -194,9 +190,6 @@ def together(function: Callable[[], Any]) -> Any:
     """Runs `function` on every process, and raises the same error on all of them if any of them fails.
 
     Without this, the processes that did not fail would wait forever for the one that did.
-
-    Returns:
-        The value of this process.
     """
     if jax.process_count() == 1:
         return function()

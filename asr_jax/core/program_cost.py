@@ -42,11 +42,7 @@ class ProgramCost:
 
 
 def compile_and_measure(program: Program, *, num_devices: int) -> tuple[Compiled, ProgramCost]:
-    """Compiles a program.
-
-    Returns:
-        The executable and its cost.
-    """
+    """Compiles a program; returns the executable and its cost."""
     begun_s = time.process_time()
     compiled = program.compile()
     compile_s = time.process_time() - begun_s

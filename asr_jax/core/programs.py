@@ -85,8 +85,6 @@ class Programs:
         """Returns `jax.jit(function, …).lower(*arguments)` and its floating-point operations; traces only if needed.
 
         Args:
-            name: Unique name of the function.
-            function: Function of trees of arrays.
             *arguments: Trees of `jax.ShapeDtypeStruct`.
             donate_argnums: Arguments whose buffers are donated to the outputs, as for `jax.jit`.
             out_shardings: One sharding for all outputs, or None for JAX's choice.
@@ -129,14 +127,7 @@ class Programs:
         return found
 
     def memory(self, name: str, function: Callable[..., Any], *arguments: Any, out_shardings: Any = None) -> int:
-        """Returns the memory of the compiled function on one device in bytes, as `memory_of`; compiles only if needed.
-
-        Args:
-            name: Unique name of the function.
-            function: Function of trees of arrays.
-            *arguments: Trees of `jax.ShapeDtypeStruct`.
-            out_shardings: One sharding for all outputs, or None for JAX's choice.
-        """
+        """Returns the memory of a compiled function on one device in bytes, as `memory_of`; arguments as of `lower`."""
         leaves, in_tree = jax.tree.flatten(arguments)
         folder = None if self.inputs is None else _folder()
         key = self._key(name, leaves, in_tree, {"out_shardings": out_shardings})
@@ -224,7 +215,6 @@ def products(jaxpr: Any, *, loops: bool = True) -> float:
     Of the branches of a condition, the one with the most operations counts. The body of a while loop counts once.
 
     Args:
-        jaxpr: A jaxpr with `eqns`.
         loops: Whether the body of a scan counts as often as it runs; otherwise it counts once.
     """
     total = 0.0

@@ -52,11 +52,7 @@ def join(*parts: Tree) -> dict[str, Any]:
 
 
 def where_rows(chosen: AnyArray, new: Tree, old: Tree) -> Tree:
-    """Returns a tree of arrays with the chosen rows of `new` and the other rows of `old`.
-
-    Args:
-        chosen: Whether each row is chosen, `[B]`. The first axis of each array has the rows.
-    """
+    """Returns a tree of arrays with the chosen rows of `new` and the other rows of `old`."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, old)
 
 

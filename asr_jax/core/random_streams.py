@@ -23,10 +23,6 @@ def random_streams(key: UInt32[Array, "2"], updates: Int[Array, ""]) -> dict[str
     """Returns a key for each stream of random numbers.
 
     All batches of an update have the same streams.
-
-    Args:
-        key: Data of the run's key.
-        updates: Number of updates applied before.
     """
     folded = jax.random.fold_in(jax.random.wrap_key_data(key, impl=GENERATOR), updates)
     return {name: jax.random.fold_in(folded, i) for i, name in enumerate(STREAMS)}
@@ -50,9 +46,6 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[PRNGKeyArray, " B"]:
 
     Outside of `utterances_of_rows`, the number of the row is used instead.
 
-    Args:
-        key: Random key of the batch.
-
     Raises:
         ValueError: If `utterances_of_rows` was given another number of rows.
     """
@@ -65,10 +58,5 @@ def row_keys(key: PRNGKeyArray, num_rows: int) -> Shaped[PRNGKeyArray, " B"]:
 
 
 def uniform_of_rows(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "B ..."]:
-    """Draws uniform numbers in [0, 1), with a key for each row (`row_keys`).
-
-    Args:
-        key: Random key of the batch.
-        shape: Shape of the result. The first axis has the rows.
-    """
+    """Draws uniform numbers in [0, 1) of a shape whose first axis has the rows, with a key for each (`row_keys`)."""
     return jax.vmap(lambda each: jax.random.uniform(each, shape[1:]))(row_keys(key, shape[0]))

@@ -57,12 +57,7 @@ class Shard(struct.PyTreeNode, meta.AxisMetadata[Array]):
 
 
 def sharded(params: Tree, specs: Mapping[str, PartitionSpec]) -> Tree:
-    """Returns parameters with a `Shard` for each of them that is spread over fsdp.
-
-    Args:
-        params: Parameters on a device.
-        specs: Output of `Sharding.specs` for these parameters.
-    """
+    """Returns parameters with a `Shard` for each that is spread over fsdp by `Sharding.specs`."""
 
     def of(path: str, leaf: Array) -> Any:
         return Shard(leaf, specs[path].index(FSDP)) if FSDP in specs[path] else leaf
@@ -81,10 +76,6 @@ class Sharding:
 
     def specs(self, params: Tree, mesh: Mesh | None) -> dict[str, PartitionSpec]:
         """Returns how each parameter is spread over the mesh, by its path.
-
-        Args:
-            params: Parameters, or their shapes.
-            mesh: Devices. None: one device.
 
         Raises:
             UserError: If the axis model has several devices, and no rule matches a parameter or a dimension is not

@@ -111,9 +111,6 @@ class Target:
     def arranged(self, sizes: MeshSizes) -> "Target":
         """Returns the same devices along the axes of a mesh.
 
-        Args:
-            sizes: Number of devices along each axis.
-
         Raises:
             UserError: If the product of the sizes is not the number of devices.
         """

@@ -33,9 +33,6 @@ class OtherText(TextError):
 def text_of(content: bytes, *, errors: str = "strict") -> str:
     """Decodes the content of a text file, without its byte-order mark.
 
-    Args:
-        errors: Treatment of bytes that are not UTF-8, as in `bytes.decode`.
-
     Raises:
         TextError: If it is not UTF-8.
     """

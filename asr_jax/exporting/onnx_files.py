@@ -26,12 +26,7 @@ def file_name(part: str, weights: WeightType) -> str:
 
 
 def write_onnx(model: onnx.ModelProto, path: Path, *, metadata: Mapping[str, Any], weights: WeightType) -> None:
-    """Writes a model with weights of a type.
-
-    Args:
-        model: Model with weights in float32.
-        metadata: Keys and values, which are written as text.
-    """
+    """Writes a model with weights of a type."""
     if weights == "f16":
         model = with_half_weights(model)
     elif weights == "int8":
@@ -77,11 +72,7 @@ def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def open_onnx(path: Path, *, threads: int = 0) -> onnxruntime.InferenceSession:
-    """Opens a file to run it on the CPU.
-
-    Args:
-        threads: Number of threads. 0: all cores.
-    """
+    """Opens a file to run it on the CPU with a number of threads (0: all cores)."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors only

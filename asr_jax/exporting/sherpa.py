@@ -33,6 +33,7 @@ FIRE_RED = KaldiFbank(high_hz=0.0, snip_edges=True, scale=FULL_SCALE)
 FUNASR = replace(FIRE_RED, window="hamming")
 """Bins of sherpa-onnx's kind `paraformer`."""
 INSTEAD = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
+KALDIS = "Kaldi's bins (asr_jax.audio.presets.icefall)"
 SPACE, BLANK = "▁", "<blk>"
 SECONDS_OF_FRAME = {"omnilingual_asr_ctc": 0.02}
 """Seconds per output frame by which sherpa-onnx computes times, by kind; 0.04 for the others."""
@@ -78,6 +79,14 @@ def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
     raise AssertionError(head)
 
 
+def other_front_end(front_end: FrontEnd, what: str, expected: str) -> UserError:
+    """Returns the error for a front-end that is not the one of sherpa-onnx."""
+    return UserError(
+        f"sherpa-onnx computes the features of {what} itself, and this run has another front-end, "
+        f"{type(front_end).__name__}: expected {expected}"
+    )
+
+
 def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
     if bins_of(front_end) == ICEFALL:
@@ -108,10 +117,7 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
 
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
     if bins_of(front_end) != ICEFALL:
-        raise UserError(
-            f"sherpa-onnx computes the features of transducers itself, and this run has another front-end, "
-            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). {INSTEAD}"
-        )
+        raise other_front_end(front_end, "transducers", f"{KALDIS}. {INSTEAD}")
     networks, tokens, about = stateless(parts, tokenizer)
     return Kind("transducer", [parts.encoder(of_bins(parts, "x", "x_lens")), *networks], tokens, {"decoder": about})
 
@@ -158,10 +164,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     stack = stages[0] if stages else None
     has_statistics = all(isinstance(each, NormaliseByDataSet) for each in stages[1:2])
     if bins_of(front_end) != FUNASR or not isinstance(stack, Stack) or stack.ends != "copies" or not has_statistics:
-        raise UserError(
-            f"sherpa-onnx computes the features of Paraformer itself, and this run has another front-end, "
-            f"{type(front_end).__name__}: expected FunASR's (asr_jax.audio.presets.funasr). Use --to onnx"
-        )
+        raise other_front_end(front_end, "Paraformer", "FunASR's (asr_jax.audio.presets.funasr). Use --to onnx")
     if not isinstance(tokenizer, MixedTokenizer) and not _are_plain_words(tokenizer):
         raise UserError(
             f"sherpa-onnx joins the labels of Paraformer as FunASR does, and this run's tokenizer is of the kind "
@@ -286,9 +289,6 @@ def _depends_on_level(front_end: FrontEnd) -> str:
 
 def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the symbols of labels in sherpa-onnx's tokens.txt.
-
-    Args:
-        order: The run's label of each label of the file.
 
     Raises:
         UserError: If the tokenizer's texts cannot be written as joined symbols.

@@ -20,7 +20,7 @@ from asr_jax.audio.stages import Stack
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.exporting.parts import Part, Parts, symbols
-from asr_jax.exporting.sherpa import ICEFALL, Kind, bins_of, stateless, symbols_of
+from asr_jax.exporting.sherpa import ICEFALL, KALDIS, Kind, bins_of, other_front_end, stateless, symbols_of
 from asr_jax.exporting.windows import feature_windows, initial_state, packed, streamed, unpacked
 from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.transducer import TransducerHead
@@ -46,29 +46,15 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
     head, front_end = parts.model.heads[parts.head], parts.model.front_end
     feature_windows(parts)  # raises if the model cannot stream
     if bins_of(front_end) != ICEFALL:
-        raise UserError(
-            f"sherpa-onnx computes the features of streams itself, and this run has another front-end, "
-            f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). Use --to onnx"
-        )
+        raise other_front_end(front_end, "streams", f"{KALDIS}. Use --to onnx")
+    about = {"model_type": "zipformer2"} | metadata(parts)
     if isinstance(head, CTCHead):
-        about = {"model_type": "zipformer2"} | metadata(parts)
-        return Kind(
-            "zipformer2_ctc",
-            [container(parts, "model", "log_probs")],
-            symbols_of(tokenizer, range(tokenizer.vocab_size)),
-            {"model": about},
-            streams=True,
-        )
+        part, tokens = container(parts, "model", "log_probs"), symbols_of(tokenizer, range(tokenizer.vocab_size))
+        return Kind("zipformer2_ctc", [part], tokens, {"model": about}, streams=True)
     if isinstance(head, TransducerHead):
         networks, tokens, of_decoder = stateless(parts, tokenizer)
-        about = {"model_type": "zipformer2"} | metadata(parts)
-        return Kind(
-            "transducer",
-            [container(parts, "encoder", "encoder_out"), *networks],
-            tokens,
-            {"encoder": about, "decoder": of_decoder},
-            streams=True,
-        )
+        encoder = container(parts, "encoder", "encoder_out")
+        return Kind("transducer", [encoder, *networks], tokens, {"encoder": about, "decoder": of_decoder}, streams=True)
     raise UserError(f"sherpa-onnx has no streaming kind for the head {parts.head}: expected CTC or a transducer")
 
 

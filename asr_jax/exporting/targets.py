@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import jax
 import numpy as np
 from jaxtyping import Int16
 
@@ -33,6 +34,8 @@ WEIGHTS = ("safetensors", *dict.fromkeys(each.names for each in WEIGHT_FORMATS))
 PROGRAMS = ("onnx", "sherpa-onnx", "stablehlo")
 """Formats of folders with programs."""
 FORMATS = (*PROGRAMS, *WEIGHTS)
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""Platforms of the programs in the format stablehlo."""
 NOISE_DB = -26.0
 """Level of the noise that stands for a recording, in dB of full scale."""
 
@@ -114,11 +117,7 @@ def export(
 
 
 def _check_used(to: str, given: Set[str]) -> None:
-    """Checks that a format uses all options that were given.
-
-    Raises:
-        UserError: If not.
-    """
+    """Checks that a format uses all options that were given."""
     of_programs = {"recording", "head", "streaming"}
     of_onnx = {*of_programs, "weights"}
     used = {"stablehlo": of_programs, "onnx": of_onnx, "sherpa-onnx": of_onnx, "nemo": {"like"}}
@@ -159,12 +158,14 @@ def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], st
 
 
 def _stablehlo(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
-    from asr_jax.exporting.stablehlo import run_stablehlo, write_stablehlo
-
+    """Writes programs of `jax.export` for all sizes, which run with JAX alone on CPUs, GPUs and TPUs."""
     for part in made:
         path = folder / f"{part.name}.stablehlo"
-        write_stablehlo(part, path)
-        yield _checked(path, part, run_stablehlo(path, part))
+        with jax.default_matmul_precision("highest"):
+            exported = jax.export.export(jax.jit(part.function), platforms=PLATFORMS)(**part.inputs)
+        write_whole(path, bytes(exported.serialize()))
+        found = jax.export.deserialize(bytearray(path.read_bytes())).call(**part.example)
+        yield _checked(path, part, found if isinstance(found, tuple) else [found])
 
 
 def _onnx(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
@@ -201,8 +202,6 @@ def write_part(
     """Writes the ONNX files of a part, compares them with it, and yields a line for each.
 
     Args:
-        weights: Types of weights, each in a file of its own.
-        metadata: Keys and values that are stored in each file.
         lengths: Type of the integers that files take and return.
     """
     from asr_jax.exporting.onnx_files import file_name, open_onnx, write_onnx
@@ -222,11 +221,7 @@ def _of_type(array: np.ndarray, lengths: Any) -> np.ndarray:
 
 
 def _checked(path: Path, part: Part, found: Sequence[Any], *, is_exact: bool = True) -> str:
-    """Compares a file with its part, and returns a line about it.
-
-    Raises:
-        RunError: If the outputs of an exact file differ by more than `LARGEST`.
-    """
+    """Compares a file with its part, and returns a line about it. Raises a RunError if an exact file differs."""
     compared = compare(part.computed(), found)
     if not compared.difference <= (LARGEST if is_exact else np.finfo(np.float32).max):  # also NaN
         raise RunError(

@@ -68,7 +68,6 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
     """Returns the part that encodes one window of each stream.
 
     Args:
-        name: Name of the part, model or encoder.
         output: Name of its first output: log-probabilities of CTC, or projected frames of a transducer.
     """
     window, shapes = parts.model.encoder.stream_window, initial_state(parts, 1)
@@ -136,12 +135,7 @@ def packed(state: Tree) -> Any:
 
 
 def unpacked(like: Tree, values: Any) -> Tree:
-    """Returns the state that `packed` has packed.
-
-    Args:
-        like: State of one stream.
-        values: Packed states, `[B S]`.
-    """
+    """Returns the state that `packed` has packed into `values` `[B S]`, in the form of `like`, of one stream."""
     sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(like)]
     columns = jnp.split(values, np.cumsum(sizes)[:-1].tolist(), axis=1)
     leaves = [

@@ -154,12 +154,7 @@ class AttentionDecoderHead(RecognisingHead):
 
 
 def _aligned(tokens: TimedTokens, ctc: Frames, *, blank_id: int) -> TimedTokens:
-    """Returns the hypotheses with the times of their best CTC path, where there is one.
-
-    Args:
-        tokens: N-best lists.
-        ctc: Log-probabilities of CTC.
-    """
+    """Returns the hypotheses with the times of their best CTC path, where there is one."""
 
     def of_place(labels: Int[Array, "B U"], lengths: Int[Array, " B"]) -> Any:
         return align(ctc.values, ctc.lengths, labels, jnp.maximum(lengths, 0), blank_id=blank_id)

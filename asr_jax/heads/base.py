@@ -43,8 +43,6 @@ class Head(nn.Module):
         The weights of loss terms equal the results of `denominators`.
 
         Args:
-            encoded: Output and taps of the encoder.
-            batch: Batch that was encoded.
             step: Number of updates applied before; None in evaluation.
         """
         raise NotImplementedError
@@ -86,7 +84,6 @@ class Head(nn.Module):
 
         Args:
             encoded: Output and taps of the encoder.
-            decoding: Settings of the search, of the class that the head's settings use.
             state: For windows of streams: `initial_state`, or the state that the call for the window before returned.
                 None: rows are whole recordings.
 
@@ -184,7 +181,6 @@ class HeadSettings:
         """Checks that the model has everything that the head needs.
 
         Args:
-            taps: Names of the encoder's taps.
             views: Number of views of each utterance in training.
 
         Raises:
@@ -202,11 +198,7 @@ class HeadSettings:
         return 0.0
 
     def unrefined(self, decoding: Decoding) -> Decoding | None:
-        """Returns the same decoding before the head corrects its labels; None if it corrects none.
-
-        Args:
-            decoding: Settings of the search.
-        """
+        """Returns the same decoding before the head corrects its labels; None if it corrects none."""
         return None
 
     @property
@@ -215,12 +207,7 @@ class HeadSettings:
         return 1
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
-        """Returns the minimum number of frames that the head needs for an utterance. Shorter utterances are rejected.
-
-        Args:
-            num_labels: Number of labels, an int or an array.
-            num_repeats: Number of labels that equal the label before, an int or an array.
-        """
+        """Returns the least number of frames that the head needs, for ints and arrays. Shorter ones are rejected."""
         return 0 * num_labels
 
     def label_axis(self, parameter: str) -> LabelAxis | None:
@@ -238,12 +225,7 @@ class HeadSettings:
         return {}
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Head:
-        """Returns the head's module.
-
-        Args:
-            vocab_size: Number of labels, including the blank.
-            dtype: Data type that the encoder computes in.
-        """
+        """Returns the head's module."""
         raise NotImplementedError
 
 

@@ -38,12 +38,7 @@ class Runs(NamedTuple):
 def runs_of_text(
     log_probs: Frames, labels: Int[Array, "B U"], label_lengths: Int[Array, " B"], *, mode: AlignmentMode, blank_id: int
 ) -> Runs:
-    """Returns the frames of each label of a text. No gradient passes through them.
-
-    Args:
-        log_probs: Log-probabilities of CTC.
-        mode: Method of the assignment.
-    """
+    """Returns the frames of each label of a text. No gradient passes through them."""
     if mode == "greedy":
         return greedy_runs(log_probs, blank_id=blank_id)
     values, num_frames = jax.lax.stop_gradient(log_probs.values), log_probs.values.shape[1]
@@ -62,11 +57,7 @@ def runs_of_text(
 
 
 def greedy_runs(log_probs: Frames, *, blank_id: int) -> Runs:
-    """Returns the runs of equal labels among the most likely labels of all frames, without blanks.
-
-    Args:
-        log_probs: Log-probabilities of CTC.
-    """
+    """Returns the runs of equal labels among the most likely labels of all frames, without blanks."""
     is_there = length_mask(log_probs.lengths, log_probs.values.shape[1])
     path = jnp.where(is_there, jnp.argmax(jax.lax.stop_gradient(log_probs.values), axis=-1), blank_id)
     before = jnp.pad(path[:, :-1], ((0, 0), (1, 0)), constant_values=blank_id)
@@ -112,9 +103,6 @@ def gated_queries(
     better_model.py at commit 18b1ae9.
 
     Args:
-        shallow: Posteriors of the shallow CTC head.
-        final: Posteriors of the CTC head on the encoder's output.
-        runs: Frames of each query.
         boundaries: Probability of a boundary after each frame.
         size: Number U of queries of the result.
     """
@@ -134,12 +122,7 @@ def gated_queries(
 
 
 def boundary_targets(labels: Int[Array, "B T"], lengths: Int[Array, " B"]) -> Float[Array, "B T"]:
-    """Returns 1 for frames before a change of the label, BESIDE for those beside them, and otherwise 0.
-
-    Args:
-        labels: Label of each frame, or the blank.
-        lengths: Number of frames.
-    """
+    """Returns 1 for frames before a change of the label, BESIDE for those beside them, and otherwise 0."""
     num_frames = labels.shape[1]
     changes = jnp.pad(labels[:, 1:] != labels[:, :-1], ((0, 0), (0, 1))) & length_mask(lengths - 1, num_frames)
     beside = jnp.pad(changes[:, 1:], ((0, 0), (0, 1))) | jnp.pad(changes[:, :-1], ((0, 0), (1, 0)))

@@ -156,9 +156,6 @@ class ParaformerHead(RecognisingHead):
     ) -> tuple[Float[Array, "B U D"], Int[Array, "B U"] | None]:
         """Replaces vectors of random labels by embeddings, in training; the more, the more labels are wrong.
 
-        Args:
-            lengths: Number of labels of each row.
-
         Returns:
             The vectors, and the labels of the first pass; None without one.
         """

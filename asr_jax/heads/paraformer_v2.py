@@ -278,12 +278,7 @@ class Query(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B U V"], width: int, *, step: Step) -> Float[Array, "B U D"]:
-        """Returns the queries.
-
-        Args:
-            x: Averaged posteriors, or features of the enhanced model.
-            width: Width D of the queries.
-        """
+        """Returns the queries."""
         is_plain = not self.settings.enhanced and self.settings.queries == "projection"
         x = Linear(width, use_bias=not is_plain, name="linear")(x)  # float32: posteriors have large ratios
         if is_plain:

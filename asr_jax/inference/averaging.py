@@ -48,7 +48,6 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
     """Computes the mean of the averaged or live parameters of several checkpoints, in float64.
 
     Args:
-        chosen: Numbers of the checkpoints, in increasing order.
         live: Whether the live parameters are used instead of the averaged ones.
 
     Returns:
@@ -66,13 +65,7 @@ def mean_weights(run: Path, chosen: Sequence[int], *, live: bool = False) -> Tre
 
 
 def save_run(run: Path, number: int, weights: Tree, out: Path) -> None:
-    """Writes a run with one checkpoint: a copy of checkpoint `number` with other averaged parameters.
-
-    Args:
-        run: Folder of the run to copy.
-        weights: New averaged parameters.
-        out: New folder.
-    """
+    """Writes a run with one checkpoint: a copy of checkpoint `number` with other averaged parameters."""
     out.mkdir(parents=True)
     for name in (EXPERIMENT, PLAN):
         shutil.copy(run / name, out / name)

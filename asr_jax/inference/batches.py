@@ -37,11 +37,7 @@ class BatchOptions:
     utterance of training in transcription, and four times as much in evaluation and alignment."""
 
     def limits(self, mesh: Mesh, front_end: FrontEnd, *, most_s: float = math.inf) -> BatchLimits:
-        """Returns the limits of batches on a mesh, without a longest audio if there is no `max_duration`.
-
-        Args:
-            most_s: Upper limit of the default of `batch_seconds` in seconds.
-        """
+        """Returns the limits of batches on a mesh, without a longest audio if there is no `max_duration`."""
         return BatchLimits(
             seconds=self.batch_seconds or min(most_s, mesh.size * device_seconds(mesh.devices.flat[0], front_end)),
             rows=self.batch_size or MAX_ROWS,
@@ -53,9 +49,6 @@ def device_seconds(device: jax.Device, front_end: FrontEnd) -> float:
     """Returns the padded audio in seconds that one batch has on a device by default.
 
     For accelerators, it is a power of two, so that small changes of the free memory do not change the shapes.
-
-    Args:
-        device: The device, with the weights of the model in its memory.
     """
     if device.platform == "cpu":
         return ON_CPU_S

@@ -33,10 +33,8 @@ class ByShape:
         """Initialises without compiling.
 
         Args:
-            name: Name of the function, as for `core.programs.Programs.lower`.
             variables: Variables of the model, or their shapes.
             *more: Further arguments of the function, or their shapes.
-            programs: Lowers the function.
             then: Called with the shapes of each program's outputs before the program is compiled.
         """
         self._name, self._function, self._mesh, self._programs, self._then = name, function, mesh, programs, then
@@ -76,12 +74,7 @@ def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
 
 
 def abstract_batch(bucket: Bucket, mesh: Mesh, scale: Scale) -> Batch:
-    """Returns the shapes of a bucket's global batch of audio or of ready features, with padding rows for the devices.
-
-    Args:
-        mesh: Mesh over which rows are sharded.
-        scale: Unit of the bucket's length.
-    """
+    """Returns the shapes of a bucket's global batch of audio or features, with padding rows for the devices."""
     rows, num_rows = by_rows(mesh), Layout.of(mesh).num_rows(bucket.batch_size)
 
     def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -25,7 +25,6 @@ def read_calibration(
 
     Args:
         updates: Number of the checkpoint.
-        decoding: Decoding that the confidences come from.
         head: Name of the head. Empty: the primary head.
 
     Returns:
@@ -51,10 +50,7 @@ def calibrate(
     """Fits a calibration and adds it to those in the run's folder. With fewer than two words, none is fitted.
 
     Args:
-        updates: Number of the checkpoint.
-        decoding: Decoding that the confidences come from.
         confidences: Confidence of each word without calibration, in 0..1.
-        is_right: Whether each word is right.
         head: Name of the head. Empty: the primary head.
 
     Returns:

@@ -46,7 +46,6 @@ class HeadSearch:
 
         Args:
             tokenizer: Tokenizer of the head's labels.
-            decoding: Settings of the search.
             calibration: Calibration of word confidences. None: none is applied.
             num_shares: Number of processes that share the rows of a batch, if there is a stage on the host.
 
@@ -145,11 +144,8 @@ class Decoder:
         Args:
             tokenizer: Tokenizer of the head's labels.
             variables: Variables of the model, or their shapes.
-            decoding: Settings of the search.
             calibration: Calibration of word confidences. None: none is applied.
             head: Name of the head. Empty: the primary head.
-            gives_log_probs: Whether log-probabilities are computed as well.
-            programs: Lowers the model.
             num_shares: Number of processes that share the rows of a batch. None: all processes.
 
         Raises:

@@ -71,12 +71,7 @@ def of_codes(trained: Trained) -> Extractor:
 def with_windows(
     extractor: Extractor, output_length: Callable[[Any], Any], limits: BatchLimits, window_s: float
 ) -> Extractor:
-    """Returns an extractor with limits of batches, which computes longer audio in windows.
-
-    Args:
-        output_length: Maps numbers of samples to numbers of its frames.
-        window_s: Length of a window in seconds.
-    """
+    """Returns an extractor with limits of batches, which computes longer audio in windows."""
     front_end = extractor.front_end
     times = FrameTimes.of(output_length, hop=front_end.hop, rate_hz=front_end.rate_hz)
     windows = Windows.of(times, round(window_s * front_end.rate_hz))

@@ -57,12 +57,7 @@ def import_model(source: Path, out: Path, *, given: SuppliedParts = NOTHING) -> 
     """Imports a published model: writes a run with one checkpoint and no training state.
 
     Args:
-        source: File or folder of the model, or a folder of `shared_folders.write_shared`.
         out: Folder to write. It must not exist or must be empty.
-        given: Parts that the file does not contain.
-
-    Returns:
-        Lines of text that describe the model.
 
     Raises:
         UserError: If the model cannot be read, or the folder exists and is not empty.
@@ -136,11 +131,7 @@ def run_and_checkpoint(path: Path, updates: int | None = None) -> tuple[Path, in
 
 
 def _read_shared(folder: Path) -> Published:
-    """Reads the model, tokenizer and weights of a folder of `shared_folders.write_shared`.
-
-    Raises:
-        UserError: If the weights do not fit the model.
-    """
+    """Reads the model, tokenizer and weights of a folder of `shared_folders.write_shared`."""
     model, tokenizer = load_experiment(folder / EXPERIMENT).model, load_tokenizer(folder / TOKENIZER)
     file = shared_weights(folder)
     assert file, "not a shared folder"
@@ -179,11 +170,7 @@ def _bucket(experiment: Experiment) -> Bucket:
 
 
 def _variables(source: Path, experiment: Experiment, published: Published) -> dict[str, Any]:
-    """Returns the variables of the model, in its structure.
-
-    Raises:
-        UserError: If a weight is missing or has another shape.
-    """
+    """Returns the variables of the model, in its structure."""
     model, weights = make_model(experiment, published.tokenizer), published.weights
     shapes = flatten(variable_shapes(model, programs_of(experiment, published.tokenizer)))
     for path in shapes.keys() - weights.keys():

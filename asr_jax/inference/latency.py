@@ -22,9 +22,6 @@ def latency_of(
     words), `utterances`, and `without_alignment` (utterances whose words have no times, which do not count).
 
     Args:
-        found: Transcripts of the set.
-        spoken: Spoken words of recordings, by their ids.
-        normaliser: Name of the normaliser of spoken and recognised words.
         frame_s: Duration in seconds of a frame of the encoder's output.
     """
     transcripts = {data.index.utterances[row].id: found.transcripts[row] for row in sorted(found.transcripts)}

@@ -49,8 +49,6 @@ class LogProbs:
     `index.jsonl` (set, id, location, file, frames, text) and `labels.json` (symbols, blank_id, frame_s).
 
     Args:
-        path: File or folder.
-        tokenizer: Tokenizer of the labels.
         frame_s: Duration of a frame in seconds.
     """
 

@@ -31,11 +31,6 @@ class Losses:
 
     A model with masked pre-training masks frames here as well. The mask and other random numbers of heads depend only
     on the utterances. A quantiser uses the most likely entries.
-
-    Args:
-        scales: Factors of the heads' losses in the total loss.
-        variables: Variables of the model, or their shapes.
-        programs: Lowers the model.
     """
 
     def __init__(
@@ -65,11 +60,7 @@ class Losses:
         self._programs.wait()
 
     def __call__(self, variables: Tree, batch: Batch) -> tuple[Sums, Sums]:
-        """Computes loss terms and metrics.
-
-        Returns:
-            Terms and metrics. They are on the device, and may still be being computed.
-        """
+        """Computes loss terms and metrics. They are on the device, and may still be being computed."""
         terms, metrics = self._programs(variables, batch)
         return terms, metrics
 
@@ -105,8 +96,6 @@ def measure(
     """Computes the losses and metrics of a set. The result is the same on all processes.
 
     Args:
-        losses: The compiled model.
-        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:

@@ -65,23 +65,13 @@ def results_of(run: Path, updates: int) -> dict[str, Any]:
 
 
 def write_card(folder: Path, run: Path, results: Mapping[str, Any], upload: Upload) -> None:
-    """Writes README.md and results.json into a folder that is uploaded.
-
-    Args:
-        results: Figures from `results_of`.
-        upload: Place and format of the upload.
-    """
+    """Writes README.md and results.json into a folder that is uploaded."""
     write_whole(folder / RESULTS, json_text(results, indent=2) + "\n")
     write_whole(folder / CARD, model_card(load_experiment(run / EXPERIMENT), results, upload))
 
 
 def model_card(experiment: Experiment, results: Mapping[str, Any], upload: Upload) -> str:
-    """Returns the text of a model card, with the metadata that the hub reads.
-
-    Args:
-        results: Figures from `results_of`.
-        upload: Place and format of the upload.
-    """
+    """Returns the text of a model card, with the metadata that the hub reads."""
     model, name = experiment.model, upload.repository.rpartition("/")[2]
     encoder, heads = type(model.encoder).__name__, ", ".join(model.heads)
     parameters = f"{quantity(results['parameters'])} parameters" if results["parameters"] else "parameters not counted"

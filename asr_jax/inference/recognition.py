@@ -47,7 +47,6 @@ def batches_of(
     """Yields this process's rows of all batches of an evaluation set. The generator must be closed.
 
     Args:
-        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
 
     Raises:
@@ -73,8 +72,6 @@ def recognise(
     """Recognises all recordings of a set. The result is the same on all processes.
 
     Args:
-        decoder: Compiled model with its search.
-        threads: Number of threads that load data.
         is_stopped: Called before each batch; True stops the evaluation.
         take: Called with the device's output for each batch.
 
@@ -113,12 +110,7 @@ def used_buckets(data: PlannedData) -> list[Bucket]:
 def recognised(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, *, has_tokens: bool = False
 ) -> Iterator[Recognised]:
-    """Yields reference and hypothesis of every recording that was read, in the order of the index.
-
-    Args:
-        found: Transcripts of the set.
-        has_tokens: Whether the label ids of both texts are included.
-    """
+    """Yields reference and hypothesis of every recording that was read, in the order of the index."""
     for row, transcript in sorted(found.transcripts.items()):
         utterance = data.index.utterances[row]
         text = reference(utterance, tokenizer)
@@ -142,10 +134,6 @@ def judged_rows(
 
     Both texts are normalised before. Words that the normaliser removes are excluded. A word that it splits is right if
     all of its parts are right.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser of references and hypotheses.
     """
     for row, transcript in sorted(found.transcripts.items()):
         confidences, is_right = list[float](), list[bool]()
@@ -161,12 +149,7 @@ def judged_rows(
 
 
 def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:
-    """Returns some transcripts to show: always of the same rows, which are spread over the set.
-
-    Args:
-        found: Transcripts of the set.
-        number: Largest number of transcripts.
-    """
+    """Returns some transcripts to show: always of the same rows, which are spread over the set."""
     rows = sorted(found.transcripts)
     chosen = [
         (data.index.utterances[row], found.transcripts[row]) for row in rows[:: max(len(rows) // max(number, 1), 1)]
@@ -189,11 +172,6 @@ def predictions(
 
     The errors are `substitutions`, `deletions`, `insertions`, `reference_words` (their number) and `wer` (None without
     reference words), after normalising. `words` are the recognised words.
-
-    Args:
-        found: Transcripts of the set.
-        normaliser: Name of the normaliser in scoring.
-        alignment: Alignment by which word errors are counted.
     """
     rows = sorted(found.transcripts)
     for row, each in zip(rows, recognised(data, found, tokenizer), strict=True):
@@ -216,13 +194,7 @@ def predictions(
 
 
 def word_counts(recognised: Recognised, normaliser: str, alignment: Alignment = "fewest_edits") -> dict[str, int]:
-    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words.
-
-    Args:
-        recognised: Reference and hypothesis.
-        normaliser: Name of the normaliser for both.
-        alignment: Alignment by which word errors are counted.
-    """
+    """Returns the word errors of an utterance after normalising: substitutions, deletions, insertions and words."""
     reference, hypothesis = (normalise(text, normaliser) for text in (recognised.reference, recognised.hypothesis))
     counts = word_errors(reference, hypothesis, alignment)
     return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "words")}

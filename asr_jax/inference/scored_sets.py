@@ -36,9 +36,7 @@ def scored(
     """Error rates and counts of a planned set, as `figures_of`.
 
     Args:
-        found: Transcripts of the set.
         normaliser: Name of the normaliser for references and hypotheses. Empty: that of the tokenizer.
-        alignment: Alignment by which word errors are counted.
     """
     how: dict[str, Any] = {"normaliser": normaliser or tokenizer.normaliser, "alignment": alignment}
     return figures_of(findings_of(data, found, tokenizer, rows=np.arange(len(data.index)), **how), **how)
@@ -57,9 +55,6 @@ def findings_of(
     """Collects what was recognised of a planned set, or of a job of it.
 
     Args:
-        found: Their transcripts.
-        normaliser: Name of the normaliser in scoring.
-        alignment: Alignment by which word errors are counted.
         rows: Row in the whole set of each row of `data`.
         has_lines: Whether `lines` are needed; otherwise they are empty objects.
     """
@@ -96,9 +91,6 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
     utterances that are `rejected` and that are used with remarks (`differing`), and `windowed_ids`.
 
     Args:
-        findings: What was recognised.
-        normaliser: Name of the normaliser for references and hypotheses.
-        alignment: Alignment by which word errors are counted.
         num_worst: Number of utterances with the most word errors to name. 0: none.
     """
     ids = ("reference_tokens", "hypothesis_tokens")
@@ -117,11 +109,7 @@ def figures_of(findings: Findings, *, normaliser: str, alignment: Alignment, num
 
 
 def changed_texts(utterances: Utterances, tokenizer: Tokenizer, normaliser: str) -> dict[str, Any]:
-    """Parts of the references of a set that a normaliser removes, and that labels write otherwise.
-
-    Args:
-        normaliser: Name of the normaliser in scoring.
-    """
+    """Parts of the references of a set that a normaliser removes, and that labels write otherwise."""
     return {
         "removed": count_removed(utterances, replace(tokenizer, normaliser=normaliser)).to_json(),
         "round_trip": count_round_trip(utterances, tokenizer, scoring=normaliser).to_json(),

@@ -50,12 +50,7 @@ class Segmented(NamedTuple):
 
 
 class Segmenter:
-    """Cuts recordings of any length into pieces with their parts of a known text.
-
-    Args:
-        trained: The run.
-        cutting: Settings of the pieces.
-    """
+    """Cuts recordings of any length into pieces with their parts of a known text."""
 
     def __init__(self, trained: Trained, *, cutting: Cutting) -> None:
         decoder = emitting(trained)
@@ -76,12 +71,7 @@ class Segmenter:
                 yield Segmented(utterance, [], str(error))
 
     def _pieces(self, utterance: Utterance, frames: Iterable[FrameLogProbs]) -> Iterator[UtterancePiece]:
-        """Returns the pieces of a recording.
-
-        Raises:
-            AudioError: If the audio cannot be read.
-            UserError: If no word of the text has labels.
-        """
+        """Returns the pieces of a recording."""
         words, labels = text_words(utterance.text, self._tokenizer, self._spelling)
         if not labels:
             raise UserError(
@@ -169,11 +159,7 @@ def _labelled(words: Sequence[Word], tokenizer: Tokenizer, spelling: Spelling) -
 def frame_energies(
     blocks: Iterable[Int16[np.ndarray, "_"]], times: FrameTimes, num_frames: int
 ) -> tuple[Float[np.ndarray, " T"], int]:
-    """Returns the mean square of the samples of each frame, and the total number of samples.
-
-    Args:
-        blocks: Consecutive blocks of samples.
-    """
+    """Returns the mean square of the samples of each frame, and the total number of samples."""
     sums, counts, num_samples = np.zeros(num_frames), np.zeros(num_frames), 0
     for block in blocks:
         frames = (np.arange(num_samples, num_samples + len(block)) - round(times.first)) // times.shift

@@ -30,7 +30,6 @@ def write_model(
 
     Args:
         weights: `{"params": …, "batch_stats": …}`.
-        model: Model that the weights belong to.
         names: Identifier of the system; `ours` for this package.
         out: File of weights; for the systems of `FOLDERS` also a folder.
         like: `.nemo` file from which everything except the weights is copied.
@@ -54,7 +53,6 @@ def write_shared(run: Path, weights: Tree, out: Path, *, names: str = OURS) -> N
 
     Args:
         weights: Variables of the model, `{"params": …, "batch_stats": …}`.
-        out: New folder.
         names: Identifier of the system whose names the weights have.
 
     Raises:

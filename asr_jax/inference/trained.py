@@ -320,9 +320,5 @@ def longest_and_batch_s(buckets: Sequence[Bucket], scale: Scale) -> tuple[float,
 
 
 def of_sets(limits: BatchLimits, longest_s: float) -> BatchLimits:
-    """Returns limits with the default of the longest audio of evaluation and alignment.
-
-    Args:
-        longest_s: Longest utterance of training in seconds.
-    """
+    """Returns limits with the default of the longest audio of evaluation and alignment."""
     return limits if limits.longest_s < math.inf else replace(limits, longest_s=WHOLE * longest_s)

@@ -230,8 +230,6 @@ def recognise_all(
     its own devices. The result is the same on all processes.
 
     Args:
-        data: Set planned by `Trained.plan`.
-        threads: Number of threads that load data.
         log_probs: Writer that gets the log-probabilities of all recordings. None: they are not written.
         is_stopped: Called before each batch, and before and after the recordings in windows; True stops the evaluation.
 
@@ -273,11 +271,7 @@ def recognise_all(
 
 
 def prepare_windows(trained: Trained, decoder: Decoder, data: PlannedData) -> None:
-    """Starts to compile the shape in which `recognise_all` computes the recordings of a set that are too long.
-
-    Args:
-        data: Set planned by `Trained.plan`.
-    """
+    """Starts to compile the shape in which `recognise_all` computes the recordings of a set that are too long."""
     if data.windowed_rows:
         decoder.fetching()  # compiles in all processes
     if rows := own_windowed_rows(data):

@@ -21,7 +21,6 @@ def upload_checkpoint(run: Path, updates: int | None, upload: Upload) -> dict[st
 
     Args:
         updates: Number of updates of the checkpoint. None: the best one by validation.
-        upload: Place and format of the upload.
 
     Returns:
         The record in RUN/upload.json: `to`, `revision`, `format`, `update`, and `commit` and `url` of the commit.

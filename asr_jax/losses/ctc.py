@@ -178,8 +178,6 @@ def _to_losses(log_probability: Array, feasible: Array, added: Array | None) -> 
     """Returns losses: infinity if logits of -inf exclude every path, and 0 for infeasible rows.
 
     Args:
-        log_probability: Logarithm of the sum over all paths.
-        feasible: Whether the row has enough frames.
         added: Value to add to the logarithm. None: it is 0, and losses are not negative.
     """
     excluded = log_probability < NEVER / 2
@@ -188,14 +186,7 @@ def _to_losses(log_probability: Array, feasible: Array, added: Array | None) -> 
 
 
 def _occupancies(blanks: Array, entered: Array, emissions: Array, waiting: Array | None) -> Array:
-    """Returns the probability, given the labels, of the blank (column 0) and of each label: `[T B U+1]`, from (14).
-
-    Args:
-        blanks: States of blanks in both directions.
-        entered: States of labels in both directions.
-        emissions: Log-probabilities of the blank and of each label.
-        waiting: Delay penalty of blanks. None: 0.
-    """
+    """Returns the probability, given the labels, of the blank (column 0) and of each label: `[T B U+1]`, from (14)."""
     blank = blanks[:, 0] + blanks[::-1, 1, :, ::-1] + emissions[..., :1]
     if waiting is not None:
         blank += waiting[None]

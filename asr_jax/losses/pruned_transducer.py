@@ -91,14 +91,7 @@ def occupancies(
     num_frames: Int[Array, " B"],
     num_labels: Int[Array, " B"],
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Returns the occupancy of each arc, without gradient.
-
-    Args:
-        blank: Log-probabilities of blanks.
-        label: Log-probabilities of labels.
-        num_frames: Number of valid frames of each row.
-        num_labels: Number of valid labels of each row.
-    """
+    """Returns the occupancy of each arc, without gradient."""
 
     def total(blank: Array, label: Array) -> Array:
         return -lattice_loss(blank[None], label[None], num_frames, num_labels).sum()
@@ -167,7 +160,6 @@ def kept_log_probs(
     """Returns the log-probabilities of blanks and labels at the kept label positions.
 
     Args:
-        logits: Logits of V labels at R kept positions.
         starts: First kept position of each frame, from `kept_positions`.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -185,12 +177,7 @@ def kept_log_probs(
 def pruned_log_probs(
     blank: Float[Array, "B T R"], label: Float[Array, "B T R"], starts: Int[Array, "B T"], *, num_labels: int
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
-    """Returns the log-probabilities of all arcs from those at the kept label positions, `kept_log_probs`.
-
-    Args:
-        starts: First kept position of each frame.
-        num_labels: Number U of labels.
-    """
+    """Returns the log-probabilities of all arcs from those at the kept label positions, `kept_log_probs`."""
     width = num_labels + 1
     spread = at_positions(blank, starts, num_positions=width)
     return spread, at_positions(label, starts, num_positions=width)[..., :-1]

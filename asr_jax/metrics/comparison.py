@@ -32,8 +32,6 @@ def compare(
     have no name of a set in common.
 
     Args:
-        first: Utterances of the first system, with references and hypotheses.
-        second: Utterances of the second system.
         normaliser: Name of the normaliser for references and hypotheses.
         bootstrap: Settings of the intervals. None: the defaults.
         num_shown: Largest number of utterances in `differing`.

@@ -33,10 +33,6 @@ def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndar
     The targets are Platt's: `(right + 1) / (right + 2)` for right words and `1 / (wrong + 2)` for wrong ones. The
     result is therefore finite even if all words are right.
 
-    Args:
-        confidences: Confidence of each word, in 0..1.
-        is_right: Whether each word is right.
-
     Raises:
         ValueError: If there are no words.
     """
@@ -61,10 +57,6 @@ def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndar
 
 def confidence_report(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndarray, " N"]) -> dict[str, Any]:
     """Returns measures of the quality of confidences.
-
-    Args:
-        confidences: Confidence of each word, in 0..1.
-        is_right: Whether each word is right.
 
     Returns:
         A dict:

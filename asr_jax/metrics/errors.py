@@ -79,12 +79,7 @@ class ErrorCounts:
 
 
 def word_errors(reference: str, hypothesis: str, alignment: Alignment = "fewest_edits") -> ErrorCounts:
-    """Counts the word edits of one utterance. Words are those of `text.segmentation`.
-
-    Args:
-        hypothesis: Recognised text.
-        alignment: Alignment by which edits are counted.
-    """
+    """Counts the word edits of one utterance. Words are those of `text.segmentation`."""
     edits = ALIGNMENTS[alignment](words_of(reference), words_of(hypothesis))
     return ErrorCounts(*edits, utterances=1)
 
@@ -99,7 +94,6 @@ def count_errors(
     of insertions.
 
     Args:
-        hypotheses: Hypothesis texts.
         alignment: Alignment by which edits of words are counted. Those of characters are always the fewest.
 
     Raises:
@@ -120,9 +114,7 @@ def count_edits(
     """Counts substitutions, deletions, insertions and the reference length of each utterance.
 
     Args:
-        hypotheses: Hypothesis texts.
         parts: Function that splits a text into the units to count.
-        alignment: Alignment by which edits are counted.
     """
     edits = ALIGNMENTS[alignment]
     rows = [

@@ -41,10 +41,6 @@ class MatchedPairs:
 def matched_pairs(references: Sequence[str], *, first: Sequence[str], second: Sequence[str]) -> MatchedPairs:
     """Tests whether two systems differ on the same utterances.
 
-    Args:
-        first: Normalised hypotheses of the first system.
-        second: Normalised hypotheses of the second system.
-
     Raises:
         ValueError: If the numbers of texts differ.
     """
@@ -66,10 +62,6 @@ def segment_differences(
     """Returns the errors of the second system less those of the first, for each segment with errors.
 
     A segment ends with the utterance, or before `MIN_CORRECT_WORDS` consecutive words that both systems recognise.
-
-    Args:
-        first: Normalised hypotheses of the first system.
-        second: Normalised hypotheses of the second system.
     """
     words = [words_of(reference) for reference in references]
     places = [_places_of_errors(words, hypotheses) for hypotheses in (first, second)]

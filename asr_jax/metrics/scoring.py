@@ -51,10 +51,8 @@ def score(
     """Computes the rates and counts of a set.
 
     Args:
-        recognised: Utterances of the set.
         normaliser: Name of the normaliser for references and hypotheses.
         bootstrap: Settings of the intervals. None: the defaults.
-        alignment: Alignment by which word errors are counted.
 
     Returns:
         A JSON object:
@@ -93,12 +91,7 @@ def score(
 def count_utterances(
     recognised: Sequence[Recognised], *, normaliser: str, alignment: Alignment = "fewest_edits"
 ) -> Int64[np.ndarray, "N 16"]:
-    """Returns the `COUNTS` of each utterance after normalising references and hypotheses.
-
-    Args:
-        normaliser: Name of the normaliser for references and hypotheses.
-        alignment: Alignment by which word errors are counted.
-    """
+    """Returns the `COUNTS` of each utterance after normalising references and hypotheses."""
     tidy = functools.partial(normalise, name=normaliser)
     edits = count_errors(
         [tidy(utterance.reference) for utterance in recognised],

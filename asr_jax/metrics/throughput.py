@@ -36,8 +36,6 @@ class Throughput:
     never blocks the host, the other two kinds limit the speed.
 
     Args:
-        num_devices: Number of devices, for the rates per device.
-        num_warmup: Number of batches to exclude at the start.
         clock: Function that returns the time in seconds.
     """
 

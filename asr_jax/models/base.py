@@ -136,25 +136,13 @@ class Recogniser(nn.Module):
         return found, self.heads[head].emit(emitting) if gives_log_probs else None
 
     def with_emitted(self, encoded: Encoded, *, head: str = "") -> Encoded:
-        """Returns the output of the encoder with the log-probabilities of CTC heads that a head or all heads read.
-
-        Args:
-            encoded: Output of the encoder.
-            head: Name of the head that reads. Empty: all heads.
-        """
+        """Returns the output of the encoder with the log-probabilities of CTC heads that a head or all heads read."""
         readers = [each for name, each in self.heads.items() if head in ("", name)]
         names = dict.fromkeys(name for each in readers for name in each.reads)
         return encoded.replace(emitted={name: self.heads[name].emit(encoded) for name in names}) if names else encoded
 
     def search_in(self, encoded: Encoded, *, head: str, decoding: Decoding) -> Any:
-        """Searches for token sequences in the output of the encoder.
-
-        Args:
-            encoded: Output of the encoder.
-
-        Returns:
-            Result of `Head.search`.
-        """
+        """Searches for token sequences in the output of the encoder."""
         return self.heads[head].search(self.with_emitted(encoded, head=head), decoding)[0]
 
     def initial_state(self, num_rows: int, *, head: str, decoding: Decoding) -> Tree:
@@ -333,11 +321,6 @@ def repeated(rows: Tree, times: int) -> Tree:
 def named_or_only(primary: str, recognising: Sequence[str], heads: Iterable[str]) -> str:
     """Selects the primary head.
 
-    Args:
-        primary: Name of the primary head. Empty: the only recognising head.
-        recognising: Names of the recognising heads.
-        heads: Names of all heads, for error messages.
-
     Raises:
         UserError: If no head recognises, if `primary` does not, or if several heads do and `primary` is empty.
     """
@@ -407,11 +390,7 @@ class Model:
                 yield f"heads.{name}: {error}"
 
     def _check_reads(self, head: HeadSettings) -> None:
-        """Checks that the CTC heads that a head reads exist and have the taps that it expects.
-
-        Raises:
-            ValueError: If not.
-        """
+        """Checks that the CTC heads that a head reads exist and have the taps that it expects."""
         for name, tap in head.reads.items():
             ctc = self.heads.get(name)
             if not isinstance(ctc, CTC):
@@ -436,12 +415,7 @@ class Model:
         return named_or_only(self.primary, [name for name, head in self.heads.items() if head.recognises], self.heads)
 
     def frames_needed(self, num_labels: Any, num_repeats: Any) -> Any:
-        """Least number of frames that the primary head needs for a text; 0 without a recognising head.
-
-        Args:
-            num_labels: Number of labels of the text; an int or an array.
-            num_repeats: Number of labels that equal the label before; an int or an array.
-        """
+        """Least number of frames that the primary head needs, for ints and arrays; 0 without a recognising head."""
         if not self.recognises:
             return 0 * num_labels
         return self.heads[self.recognising].frames_needed(num_labels, num_repeats)
@@ -473,11 +447,7 @@ class Model:
         return replace(self, encoder=self.encoder.with_context(context))
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
-        """Creates the module.
-
-        Args:
-            vocab_size: Number of labels, including the blank.
-        """
+        """Creates the module."""
         dtype = compute_dtype(precision)
         heads = {
             name: head.build(vocab_size=vocab_size, blank_id=blank_id, dtype=dtype) for name, head in self.heads.items()

@@ -53,7 +53,6 @@ class Encoder(nn.Module):
         """Encodes frames.
 
         Args:
-            frames: Input frames with their lengths.
             step: Number of applied updates, which schedules depend on, while training; None in evaluation.
 
         Returns:
@@ -118,12 +117,7 @@ class MaskingEncoder(Encoder):
         """Encodes frames, of which some are masked.
 
         Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates while training; None in evaluation.
             mask: Frames to mask, at the frame rate of the layers. None: no masks.
-
-        Returns:
-            Output frames, and the frames of each tap.
         """
         raise NotImplementedError
 
@@ -135,7 +129,6 @@ class MaskingEncoder(Encoder):
         Args:
             lengths: Length of each row in input frames of the encoder.
             size: Length of the padded rows in input frames of the encoder.
-            sub_batches: Number of micro-batches.
 
         Returns:
             True for masked frames, at the frame rate of the layers.
@@ -224,10 +217,6 @@ class StreamingEncoder(EncoderSettings):
 
     def draw_context(self, module: nn.Module, *, step: Int[Array, ""] | None) -> Int[Array, ""] | None:
         """Draws the number of a context for an update of training.
-
-        Args:
-            module: The encoder, for its random keys.
-            step: Number of applied updates while training; None in evaluation.
 
         Returns:
             Number of the context. None: the first one, since there is no other or `step` is None.

@@ -242,9 +242,6 @@ class Block(nn.Module):
             inputs: Sources of the residual, with the input of the block last. A dense block also has the inputs of the
                 directly preceding dense blocks.
             given: Length of each row of the inputs in frames.
-
-        Returns:
-            Output frames and their lengths.
         """
         block, settings, strides = self.block, self.settings, self.block.strides
         common = (block, settings, self.dtype)
@@ -301,16 +298,7 @@ class Projection(nn.Module):
     def __call__(
         self, x: Float[Array, "B T _"], given: Int[Array, " B"], lengths: Int[Array, " B"], step: Step
     ) -> Float[Array, "B S E"]:
-        """Projects `x` to the width and the frames of the block's output.
-
-        Args:
-            x: Source of the residual.
-            given: Length of each row of `x` in frames.
-            lengths: Length of each row of the output in frames.
-
-        Returns:
-            Residual of the block.
-        """
+        """Projects `x` to the width and the frames of the block's output."""
         block, settings = self.block, self.settings
         x = every(settings.masked(x.astype(self.dtype), given), block.total_stride)
         x = Pointwise(block.width, 1, self.dtype, name="pointwise")(x)

@@ -217,10 +217,6 @@ class SqueezeformerEncoder(Encoder):
     def __call__(self, frames: Frames, *, step: Int[Array, ""] | None) -> Encoded:
         """Encodes frames.
 
-        Args:
-            frames: Input frames with their lengths.
-            step: Number of applied updates while training; None in evaluation.
-
         Raises:
             ValueError: If frames do not have `num_mels` values, or if the batch is too short for one output frame.
         """

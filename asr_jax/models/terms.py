@@ -18,7 +18,6 @@ def batch_denominators(
     """Computes the denominator of each loss term of a batch.
 
     Args:
-        model: Model of the loss terms.
         streams: Random streams of the gradient's computation, which models that mask frames need.
     """
     denominators: Denominators = model.apply({}, batch, method="denominators", rngs=dict(streams))  # type: ignore[assignment]

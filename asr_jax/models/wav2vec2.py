@@ -335,11 +335,7 @@ class Wav2Vec2Encoder(MaskingEncoder):
     def _layers(
         self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], step: Step
     ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B T D"]]]:
-        """Applies the layers.
-
-        Returns:
-            Output of the last layer, and the outputs of all layers at the full frame rate (empty without taps).
-        """
+        """Applies the layers."""
         glass, stacks, num_frames = self.settings.hourglass, self.settings.stacks(), x.shape[1]
         if not glass:
             x, inner = self._stack("transformer", stacks["transformer"])(x, lengths, step=step)

@@ -41,10 +41,6 @@ def chunk_mask(num_queries: DimSize, num_keys: DimSize, chunk_frames: Any, left_
     """Returns a mask that is True for the keys in a query's chunk and for those up to `left_frames` before the chunk.
 
     The last query is at the last key. A chunk begins at the first query. There are at most as many queries as keys.
-
-    Args:
-        chunk_frames: Length of a chunk in frames; an int or an array.
-        left_frames: Number of frames before the chunk; an int or an array.
     """
     query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None] - (num_keys - num_queries)
     chunk = query // chunk_frames * chunk_frames
@@ -56,9 +52,6 @@ def of_context(values: Sequence[DimSize], context: Int[Array, ""] | None) -> Dim
 
     Args:
         context: Index of the context that was drawn. None: the first one.
-
-    Returns:
-        A size or bool if it does not depend on the draw, otherwise an array.
     """
     return values[0] if context is None or len(set(values)) == 1 else jnp.asarray(values)[context]
 

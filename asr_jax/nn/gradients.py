@@ -15,11 +15,7 @@ Scalar = float | Float[Array, ""]
 def limit_values(
     x: Float[Array, "..."], apply: Bool[Array, ""], *, minimum: Scalar, maximum: Scalar
 ) -> Float[Array, "..."]:
-    """Negates gradients that would move parameters further outside of [minimum, maximum].
-
-    Args:
-        apply: Whether gradients are modified.
-    """
+    """Negates gradients that would move parameters further outside of [minimum, maximum]."""
     return _limited(x, apply, jnp.float32(minimum), jnp.float32(maximum))
 
 
@@ -36,9 +32,6 @@ def penalize_large(
     One byte per value is stored for the backward pass.
 
     Args:
-        apply: Whether the penalty is applied.
-        limit: Absolute value above which values are penalised.
-        penalty: Factor of the sum.
         mask: Values that the penalty includes; broadcasts with `x`. None: all.
     """
     counts = apply & (jnp.abs(x) > limit)

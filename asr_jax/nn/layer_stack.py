@@ -39,9 +39,7 @@ def layer_stack(
     Args:
         layer: Class of a layer. Its `__call__` gets the carry and further arguments, and returns the new carry and an
             output to collect for all layers, or None.
-        remat: Rematerialisation policy of the layers.
         in_axes: For each further argument, the axis of the layers, or `nn.broadcast` if all layers get the same.
-        options: Further arguments of `nn.scan`.
     """
     return nn.scan(
         rematerialised(layer, remat),

@@ -73,11 +73,7 @@ class BatchNorm(nn.Module):
         """Normalises `x`.
 
         Args:
-            lengths: Number of valid frames of each row.
             use_running: Whether the running statistics normalise, and do not change.
-
-        Returns:
-            Normalised frames.
         """
         width = x.shape[-1]
         gain = self.param("gain", nn.initializers.ones, (width,))
@@ -105,7 +101,6 @@ def frozen_norms(until: Mapping[str, float], step: Int[Array, ""]) -> AbstractCo
 
     Args:
         until: Number of updates before which a batch norm is frozen, by the path of its module; infinity: always.
-        step: Number of applied updates.
     """
 
     def of_module(call: Any, given: Any, named: Any, context: nn.module.InterceptorContext) -> Any:

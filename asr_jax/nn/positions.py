@@ -77,8 +77,6 @@ def relative_sinusoids(num_frames: DimSize, width: int, *, before: int = 0) -> F
     `kernels.relative_shift` expects.
 
     Args:
-        num_frames: Number of queries.
-        width: Width of an encoding. Must be even.
         before: Number of keys before the first query.
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.

@@ -40,7 +40,6 @@ def balance(
     The ranges are converted to ranges of mean/deviation and of RMS under the assumption of a normal distribution.
 
     Args:
-        apply: Whether the gradient is modified.
         min_positive: Least proportion of positive values, in (0, 1).
         max_positive: Largest proportion of positive values.
         min_abs: Least mean absolute value.
@@ -69,10 +68,8 @@ def whiten(
     limit, to save time. This requires state, and the caller's probability here stays at the higher value.
 
     Args:
-        apply: Whether the gradient is modified.
         limit: Metric from which the gradient is modified.
         grad_scale: Norm of the added gradient relative to that of `x`.
-        num_groups: Number of groups of channels.
         mask: Frames of the statistics. None: all.
     """
     whitened = _modified(partial(_whitened_gradient, num_groups=num_groups))

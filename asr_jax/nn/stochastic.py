@@ -39,7 +39,6 @@ def kept_of_rows(key: PRNGKeyArray, rate: float | Float[Array, "..."], shape: tu
     """Draws booleans as `kept`, with a key for each row, see `core.random_streams.row_keys`.
 
     Args:
-        rate: Probability of False; broadcasts to `shape`.
         shape: Shape of the result. The first axis has the rows.
     """
     return uniform_of_rows(key, shape) >= rate
@@ -54,11 +53,7 @@ def dropout(
 
     Args:
         x: Values. The first axis has the rows.
-        rate: Probability of a value to be set to 0.
         shared_axis: Axis, other than the first, along which all values share one draw. None: each value has its own.
-
-    Returns:
-        Values in the dtype of `x`.
     """
     shape = [1 if axis == shared_axis else size for axis, size in enumerate(x.shape)]
     return x * (kept_of_rows(key, rate, tuple(shape)) / (1.0 - rate)).astype(x.dtype)
@@ -88,7 +83,6 @@ def scheduled_dropout(
     The draw is from the stream "dropout". If both rates are 0, nothing is drawn, which makes programs much smaller.
 
     Args:
-        module: Module whose stream is used.
         rates: Dropout rate at the start and after 20000 of the recipe's batches.
     """
     if step is None or rates == (0.0, 0.0):
@@ -109,13 +103,6 @@ def unless_left_out(
     The program branches, and a skipped layer takes no time. The draw is from the stream "dropout".
 
     Source: Fan et al. 2019 (arXiv:1909.11556).
-
-    Args:
-        transform: Function of `layer` and `x` that computes the layer.
-        rate: Probability of skipping the layer.
-
-    Returns:
-        `transform(layer, x)`, or `x` if the layer is skipped.
     """
     if not rate or step is None:
         return transform(layer, x)
@@ -140,8 +127,6 @@ class Regulariser:
         """Creates the regularisers of a module, with a key from the module's stream "regularise".
 
         Args:
-            module: Module that uses the regularisers.
-            use: Whether regularisers are used in training.
             mask: Frames of the statistics, [B T]. None: all.
         """
         key = module.make_rng("regularise") if use and step is not None else None
@@ -163,7 +148,6 @@ class Regulariser:
         """Applies `regularizers.balance` with a random draw.
 
         Args:
-            x: Values, which are returned unchanged.
             chance: Probability that the gradient is modified.
             mask: Frames of the statistics, if those of `x` are not those of `self.mask`. None: `self.mask`.
             ranges: Arguments min_positive, max_positive, min_abs and max_abs of `regularizers.balance`.
@@ -176,25 +160,14 @@ class Regulariser:
     def whiten(
         self, x: Float[Array, "... D"], *, limit: Value, grad_scale: float = 0.01, num_groups: int = 1
     ) -> Float[Array, "... D"]:
-        """Applies `regularizers.whiten` with a probability of `WHITEN_CHANCE`.
-
-        Args:
-            x: Values, which are returned unchanged.
-            limit: Least metric for which the gradient is modified.
-            grad_scale: Norm of the added gradient relative to that of `x`.
-            num_groups: Number of groups of channels.
-        """
+        """Applies `regularizers.whiten` with a probability of `WHITEN_CHANCE`."""
         if self.key is None:
             return x
         drawn, limit = self._drawn(WHITEN_CHANCE), self._now(limit)
         return whiten(x, drawn, limit=limit, grad_scale=grad_scale, num_groups=num_groups, mask=self.mask)
 
     def limit(self, x: Float[Array, "..."], *, minimum: Value, maximum: Value) -> Float[Array, "..."]:
-        """Applies `gradients.limit_values` with a probability of `LIMIT_CHANCE`.
-
-        Args:
-            x: Values, which are returned unchanged.
-        """
+        """Applies `gradients.limit_values` with a probability of `LIMIT_CHANCE`."""
         if self.key is None:
             return x
         return limit_values(x, self._drawn(LIMIT_CHANCE), minimum=self._now(minimum), maximum=self._now(maximum))
@@ -202,13 +175,7 @@ class Regulariser:
     def penalize_scores(
         self, scores: Float[Array, "H B T S"], *, limit: float, penalty: float
     ) -> Float[Array, "H B T S"]:
-        """Applies `gradients.penalize_large` to scores between frames of `self.mask`, at random (`PENALIZE_CHANCE`).
-
-        Args:
-            scores: Attention scores, which are returned unchanged.
-            limit: Absolute value above which scores are penalised.
-            penalty: Factor of the sum of what exceeds the limit.
-        """
+        """Applies `gradients.penalize_large` to scores between frames of `self.mask`, at random (`PENALIZE_CHANCE`)."""
         if self.key is None:
             return scores
         mask = None if self.mask is None else (self.mask[:, :, None] & self.mask[:, None, :])[None]

@@ -33,9 +33,6 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
 
     Panels without events have a note. Of updates that were repeated after a resume, only the last ones are drawn.
 
-    Args:
-        png_path: Picture to write.
-
     Raises:
         UserError: If the events cannot be read.
     """
@@ -64,14 +61,10 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
 
 
 def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
-    """Returns the moving average of values [N].
+    """Returns the moving average of values [N], with a window of an odd number of points.
 
     Near the ends, the window shrinks to a quarter. A steep start therefore keeps its shape, and the last points are
     still averages.
-
-    Args:
-        values: Values [N].
-        num_points: Size of the window; odd.
     """
     last, full = len(values) - 1, num_points // 2
     reaches = [min(full, max(num_points // 8, min(i, last - i))) for i in range(len(values))]

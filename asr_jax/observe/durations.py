@@ -13,13 +13,7 @@ NUM_BINS = 120
 
 
 def draw_durations(data: PlannedData, png_path: str | PathLike[str], *, title: str) -> None:
-    """Draws hours of audio by duration, at all speeds, and the upper edge of each bucket as a PNG.
-
-    Args:
-        data: Training data and their plan.
-        png_path: Picture to write.
-        title: First words of the title.
-    """
+    """Draws hours of audio by duration, at all speeds, and the upper edge of each bucket as a PNG."""
     index, plan = data.index, data.plan
     seconds = perturbed_lengths(index.lengths, plan.speeds) / index.scale.per_s
     ends = sorted({bucket.length / index.scale.per_s for bucket in plan.buckets})

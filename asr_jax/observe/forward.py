@@ -48,14 +48,8 @@ def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: 
     """Sends the events that were not sent yet.
 
     Args:
-        name: Name of the tracker, for the file with the position.
-        open_receiver: Function that opens the run in the tracker.
-        project: Project or experiment of the tracker.
         follow: Whether to wait for further events until the run has ended.
         poll_s: Seconds between two looks at the file.
-
-    Returns:
-        The number of events that were sent.
 
     Raises:
         UserError: If the folder is not a run, if its events are other ones than before, or if another process sends

@@ -16,7 +16,6 @@ class Meter:
     """Context manager that shows on standard error how many seconds of audio are done.
 
     Args:
-        total_s: Total audio in seconds.
         has_bar: Whether to show a bar on a terminal; False if results are printed to the terminal.
     """
 

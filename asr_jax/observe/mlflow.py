@@ -21,13 +21,7 @@ class Mlflow:
     """A run of the MLflow server or folder in MLFLOW_TRACKING_URI."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], project: str, identifier: str) -> None:
-        """Creates or continues the run.
-
-        Args:
-            settings: Contents of its experiment.json.
-            project: Experiment of MLflow.
-            identifier: Identifier of the run to continue; empty for a new one.
-        """
+        """Creates or continues the run."""
         self._client, self._state = MlflowClient(), "RUNNING"
         self.id = identifier or self._created(folder, settings, project)
 

@@ -61,9 +61,6 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Reads a trace of one process.
 
-    Args:
-        path: File that ends in .xplane.pb.
-
     Raises:
         UserError: If the file is not a trace, or has no operations of a device.
     """
@@ -99,12 +96,7 @@ def _lines(plane: Any, *, is_device: bool) -> list[Any]:
 
 
 def _operation(event: Any, device: str) -> TracedOperation | None:
-    """Returns the operation of an event. None: it is not one, or contains others.
-
-    Args:
-        device: Name of the plane of a device. Empty: the plane of a host, where events of CPU devices have the field
-            hlo_op.
-    """
+    """Returns the operation of an event. None: it is not one, or contains others."""
     stats = {name: value for name, value in event.stats if name in ("hlo_op", "hlo_module", "device_ordinal")}
     if not device and "hlo_op" not in stats:
         return None

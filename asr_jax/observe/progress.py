@@ -246,13 +246,7 @@ class ProgressView:
 
 
 def step_numbers(data: Data, *, left_s: float | int | None, validated: str | None) -> str:
-    """Returns the figures of a train_step event as one line.
-
-    Args:
-        data: Fields of the event.
-        left_s: Estimated time to the end in seconds. None: not shown.
-        validated: Result of the last validation. None: not shown.
-    """
+    """Returns the figures of a train_step event as one line."""
     speed = data.get("throughput", {})
     parts = [f"loss {_number(data['losses'].get('total'), '.4g')}", f"lr {_number(data.get('learning_rate'), '.2e')}"]
     accuracies = [value for name, value in data.get("metrics", {}).items() if name.endswith("/accuracy")]

@@ -42,11 +42,7 @@ def console_for(stream: Any = None) -> Console:
 
 
 def say(console: Console, text: str, *, style: str = "") -> None:
-    """Prints one line without markup and wrapping. `?` replaces characters that cannot be printed or encoded.
-
-    Args:
-        style: Style of rich, such as `bold yellow`.
-    """
+    """Prints one line without markup and wrapping. `?` replaces characters that cannot be printed or encoded."""
     console.print(_shown(console, text, style=style), soft_wrap=True)
 
 

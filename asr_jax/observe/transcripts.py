@@ -46,7 +46,6 @@ def aligned_lines(reference: str, hypothesis: str, *, width: int = 100) -> list[
     `*` replaces a missing word. Long utterances have several such groups of lines.
 
     Args:
-        hypothesis: Recognised text.
         width: Maximum width of a line in terminal cells. A longer word has a line of its own.
     """
     lines: list[str] = []

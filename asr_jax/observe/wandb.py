@@ -14,12 +14,7 @@ class Wandb:
     """A run of Weights & Biases, in RUN/wandb if its mode is offline."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], project: str, identifier: str) -> None:
-        """Creates or continues the run.
-
-        Args:
-            settings: Contents of its experiment.json.
-            identifier: Identifier of the run to continue; empty for a new one.
-        """
+        """Creates or continues the run."""
         self._run = wandb.init(
             project=project,
             id=identifier or None,

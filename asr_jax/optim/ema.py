@@ -25,8 +25,6 @@ class EMA:
         parameters and the full decay.
 
         Args:
-            average: Average before the update.
-            live: Live parameters after the update.
             updates: Number of the update, 1 for the first.
         """
         if not self.decay:

@@ -150,7 +150,6 @@ class Updater:
         """Returns the changes to add to the parameters, and the next state.
 
         Args:
-            grads: Gradients of the parameters.
             params: Parameters that are trained.
             updates: Number of updates applied before.
         """

@@ -41,9 +41,6 @@ def by_rules(paths: Iterable[str], rules: Rules, *, what: str) -> dict[str, floa
 def check_rules(params: Tree, rules: Rules, *, what: str) -> None:
     """Checks rules against the parameters of a model.
 
-    Args:
-        what: Name of the setting that contains the rules, for messages.
-
     Raises:
         UserError: If a parameter does not match exactly one rule, if a rule matches no parameter, or if an expression
             occurs twice.
@@ -75,9 +72,6 @@ def _named(paths: Iterable[str], rules: Rules, what: str) -> dict[str, dict[str,
 def tree_by_rules(params: Tree, rules: Rules, *, what: str) -> Tree:
     """Returns the values of `by_rules` as a tree of the parameters' structure.
 
-    Args:
-        what: Name of the setting that contains the rules, for messages.
-
     Raises:
         UserError: If a parameter does not match exactly one rule.
     """
@@ -105,12 +99,6 @@ def compiled(pattern: str, what: str) -> re.Pattern[str]:
 
 
 def map_with_path(function: Any, tree: Tree, *others: Tree) -> Tree:
-    """Returns `function(path, leaf, *other_leaves)` for every leaf of nested dicts, as nested dicts.
-
-    Args:
-        function: Function of a path, the leaf of `tree`, and the leaf of each of the others.
-        tree: Nested dicts.
-        *others: Nested dicts of the same structure.
-    """
+    """Returns `function(path, leaf, *other_leaves)` for every leaf of nested dicts, as nested dicts."""
     flat = [flatten(other) for other in others]
     return unflatten({path: function(path, leaf, *(f[path] for f in flat)) for path, leaf in flatten(tree).items()})

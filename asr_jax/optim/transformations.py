@@ -71,11 +71,6 @@ def fairseq_adam(b1: float, b2: float, eps: float) -> Transformation:
     """Returns Adam with eps added before the bias correction: m / (√v + eps) · √(1 - b2^t) / (1 - b1^t).
 
     Source: fairseq/optim/adam.py.
-
-    Args:
-        b1: Decay rate of the first moment m.
-        b2: Decay rate of the second moment v.
-        eps: Epsilon added to the root of v.
     """
 
     def init(params: Tree) -> FairseqAdamState:
@@ -109,9 +104,6 @@ def novograd(b1: float, b2: float, eps: float, *, decay: Any, grad_averaging: bo
     Differs from: optax, which has other defaults and initial values, and applies decay and eps at other places.
 
     Args:
-        b1: Decay rate of the momentum m.
-        b2: Decay rate of the moving mean v.
-        eps: Epsilon added to the root of v.
         decay: `decay(params)` returns the weight decay of each parameter.
         grad_averaging: Whether terms that are added to m are multiplied by 1 - b1.
         amsgrad: Whether gradients are divided by the root of the largest v so far.
@@ -166,11 +158,7 @@ def muon(momentum: float, b1: float, b2: float, *, decay: Any, eps: float) -> Tr
     Source: optax.contrib.muon; Jordan 2024, "Muon"; Liu et al. 2025 (arXiv:2502.16982) for the size of the update.
 
     Args:
-        momentum: Decay rate of the momentum of matrices.
-        b1: Decay rate of Adam's first moment.
-        b2: Decay rate of Adam's second moment.
         decay: `decay(params)` returns the weight decay of each parameter.
-        eps: Epsilon of Adam.
     """
 
     def axes(path: str, param: Any, rate: float) -> Any:

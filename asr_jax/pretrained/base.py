@@ -153,7 +153,6 @@ def check_settings(where: str, settings: Mapping[str, Any], /, **expected: Any) 
 
     Args:
         where: File and section that contain the settings, for messages.
-        settings: Settings by their names.
         expected: Supported value of each setting, or a tuple of supported values.
 
     Raises:

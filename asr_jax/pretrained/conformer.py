@@ -60,9 +60,6 @@ def settings_of_nemo(given: Mapping[str, Any], path: Path) -> Conformer:
 
     The probabilities of contexts, which only training uses, are ignored.
 
-    Args:
-        path: File that contains the section, for messages.
-
     Raises:
         UserError: If a setting is missing or not supported.
     """
@@ -94,9 +91,6 @@ def _contexts_of_nemo(given: Mapping[str, Any], path: Path) -> tuple[Context, ..
     A pair has the numbers of frames to the left and to the right, where -1 is unlimited. With the style
     chunked_limited, the right context is that of the first frame of a chunk. The style regular limits the context of
     each frame, which is the same as chunks of one frame if there is no right context.
-
-    Raises:
-        UserError: If this package has no such context.
     """
     pairs, style = given.get("att_context_size") or [-1, -1], given.get("att_context_style", "regular")
     contexts = list[Context]()
@@ -193,15 +187,7 @@ def _parakeet_heads(path: Path) -> dict[str, HeadSettings]:
 
 
 def _parakeet_transducer(config: Mapping[str, Any], path: Path) -> Transducer:
-    """Returns the settings of a transducer.
-
-    Args:
-        config: Content of config.json.
-        path: The folder, for messages.
-
-    Raises:
-        UserError: If a setting is not supported.
-    """
+    """Returns the settings of a transducer."""
     given = {"hidden_act": "relu", "blank_token_id": None, **config, "durations": tuple(config.get("durations") or ())}
     durations = tuple(range(len(given["durations"])))  # transformers uses the index as the value
     check_settings(

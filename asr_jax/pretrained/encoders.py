@@ -37,10 +37,6 @@ CONFIGS = {
 def check_fits_config(encoder: EncoderSettings, path: str, *, config: str) -> None:
     """Checks that a config is made for the model of a file or folder.
 
-    Args:
-        encoder: Settings that `encoder_of` has read.
-        path: The file or folder.
-
     Raises:
         UserError: If another config is made for the model. The message has its path.
     """

@@ -36,7 +36,6 @@ def save_weights(weights: Tree, symbols: Symbols, out: Path) -> None:
     Args:
         weights: Tree of arrays; each is stored under its path.
         symbols: Text of each label; None for the blank.
-        out: File to write. Missing parent folders are created.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     _save_safetensors(flatten(weights), out, **{SYMBOLS: json.dumps(symbols)})
@@ -54,7 +53,6 @@ def exported(weights: Tree, model: Model, names: str) -> dict[str, np.ndarray]:
 
     Args:
         weights: `{"params": …, "batch_stats": …}`.
-        model: Model that the weights belong to.
         names: Identifier of the system, such as `nemo`.
 
     Raises:
@@ -92,7 +90,6 @@ def save_folder(weights: Tree, model: Model, tokenizer: Tokenizer, names: str, o
     Args:
         weights: `{"params": …, "batch_stats": …}`.
         names: Identifier of the system, such as `huggingface` or `funasr`.
-        out: Folder to write; it is created if it is missing.
 
     Raises:
         UserError: If the system has no such folders, or does not have the model, its front-end or its labels.
@@ -118,14 +115,11 @@ def save_exported(
     """Writes weights in a file format that another system reads.
 
     Args:
-        weights: Weights under the names of that system, from `exported`.
-        model: Model that the weights belong to.
         names: Identifier of the system, such as `nemo`.
         symbols: Text of each label; None for the blank.
         out: File to write. `.safetensors`: weights and symbols. `.nemo`: a copy of `like` with other weights. Any other
             suffix: a file as torch.save writes it, with the system's checkpoint layout, and with settings and
             dictionary if the system stores them.
-        like: `.nemo` file to copy.
 
     Raises:
         UserError: If `out` is a `.nemo` file and `like` is None, if `names` is not `nemo`, or if the system does not

@@ -39,10 +39,6 @@ Config = Mapping[str, Any]
 def settings_of(config: Config, where: str) -> tuple[SANM, dict[str, HeadSettings]]:
     """Returns the settings of encoder and heads. The Paraformer head is the first one.
 
-    Args:
-        config: Content of config.yaml.
-        where: Path of the file, for messages.
-
     Raises:
         UserError: If a setting is not supported.
     """
@@ -179,9 +175,7 @@ def front_end_of(config: Config, folder: Path | None, where: str) -> FrontEnd:
     """Returns the front-end, with the statistics in the folder's am.mvn or in the file that the settings name.
 
     Args:
-        config: Content of config.yaml.
         folder: Folder with the statistics. None: without statistics.
-        where: Path of the file, for messages.
 
     Raises:
         UserError: If a setting is not supported, or the statistics cannot be read.

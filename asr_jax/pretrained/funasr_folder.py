@@ -70,9 +70,6 @@ def tokenizer_of(folder: Path, given: Tokenizer | None) -> Tokenizer:
 
     A list of tokens without a label for the space has words and pieces of words, which texts have spaces between.
 
-    Args:
-        given: Another tokenizer; None for that of the folder.
-
     Raises:
         UserError: If the folder has none, or it cannot be read.
     """
@@ -150,11 +147,7 @@ def _named(symbols: Symbols) -> list[str]:
 
 
 def _check_labels(tokenizer: Tokenizer) -> None:
-    """Checks that texts of the labels, read again, have the same spaces.
-
-    Raises:
-        UserError: If a label would be written with other spaces.
-    """
+    """Checks that texts of the labels, read again, have the same spaces."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return
     ours, theirs = Spelling.of(tokenizer), Spelling.of(_of_list(tokenizer.symbols))
@@ -172,11 +165,7 @@ def _check_labels(tokenizer: Tokenizer) -> None:
 
 
 def _config(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Returns the content of config.yaml.
-
-    Raises:
-        UserError: If FunASR does not have the model.
-    """
+    """Returns the content of config.yaml."""
     check_heads(model)
     head = next((each for each in model.heads.values() if isinstance(each, Paraformer | ParaformerV2)), None)
     if not isinstance(model.encoder, SANM) or head is None or not isinstance(head.decoder, SANMDecoder):
@@ -279,11 +268,7 @@ def _front_end_conf(front_end: KaldiFbank) -> dict[str, Any]:
 
 
 def _check_is_whole(config: Config, model: Model) -> None:
-    """Checks that the settings, read again, recognise as the model does.
-
-    Raises:
-        UserError: If a setting is lost.
-    """
+    """Checks that the settings, read again, recognise as the model does."""
     encoder, heads = settings_of(config, CONFIG)
     front_end = front_end_of(config, None, CONFIG)
     without = [

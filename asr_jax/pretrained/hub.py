@@ -71,9 +71,6 @@ def has_token() -> bool:
 def send(folder: Path, upload: Upload, *, message: str) -> dict[str, str]:
     """Uploads all files of a folder in one commit. Files of equal content that the hub has are not sent again.
 
-    Args:
-        upload: Repository, branch, and whether a new repository is private.
-
     Returns:
         Hash and address of the commit, as `commit` and `url`.
 

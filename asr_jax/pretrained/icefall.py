@@ -204,11 +204,7 @@ def _contexts_of_training(loaded: Mapping[str, Any]) -> tuple[Context, ...]:
 
 
 def _sizes_of(weights: NamedWeights) -> dict[str, Any]:
-    """Returns the settings that shapes of weights state.
-
-    Raises:
-        KeyError: If an expected weight is missing.
-    """
+    """Returns the settings that shapes of weights state."""
     names = [re.match(r"encoder\.encoders\.(\d+)\.(encoder\.)?layers\.(\d+)\.", name) for name in weights]
     places = {(int(found[1]), found[2] or "", int(found[3])) for found in names if found}
     sizes: dict[str, list[int]] = {
@@ -240,11 +236,7 @@ def _sizes_of(weights: NamedWeights) -> dict[str, Any]:
 
 
 def _heads_by_width(weights: NamedWeights, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of heads for the widths of the published sizes.
-
-    Raises:
-        ValueError: If the shapes do not fit these widths.
-    """
+    """Returns the numbers of heads for the widths of the published sizes."""
     query, position, value = HEAD_DIMS
     heads = []
     for number, factor in enumerate(sizes["downsampling"]):
@@ -289,7 +281,6 @@ def attention_of(weights: NamedWeights, *, num_heads: int | None, ctc: str) -> A
     """Returns the settings of the attention decoder that shapes of weights state.
 
     Args:
-        weights: Weights by icefall's names.
         num_heads: Number of attention heads. None: that of heads of the published width.
         ctc: Name of the CTC head; empty if the model has none.
 

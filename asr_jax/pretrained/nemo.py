@@ -111,10 +111,7 @@ def layer_rows(
     """Returns the names of a layer of Conformer or Squeezeformer.
 
     Args:
-        settings: Settings of the encoder: of its norm and its positions.
-        number: Index of the layer in NeMo.
         ours: Path of the stack that contains the layer, without `params/`.
-        layer: Index of the layer in this stack.
         more: Modules that only one of the two has.
         biases: Whether feed-forward and attention have biases, and whether convolutions have.
     """
@@ -137,9 +134,7 @@ def subsampling_rows(settings: Any, ours: str, out: str) -> list[Row]:
     NeMo numbers the modules of a list that contains convolutions, pointwise convolutions and ReLUs.
 
     Args:
-        settings: Settings of the encoder: of its subsampling.
         ours: Path of `Subsample` within the encoder.
-        out: Path of the linear layer within the encoder.
     """
     table, place = list[tuple[str, str, TensorLayout]](), 0
     for number in range(settings.subsampling_factor.bit_length() - 1):
@@ -186,12 +181,7 @@ def nemo_format(
 
 
 def nemo_description(name: str, settings_of: Callable[[Mapping[str, Any], Path], EncoderSettings]) -> Description:
-    """Returns the reader of the `.nemo` files of an encoder.
-
-    Args:
-        name: NeMo's class of the encoder.
-        settings_of: Reader of the section `encoder`. The path is for messages.
-    """
+    """Returns the reader of the `.nemo` files of an encoder."""
 
     def encoder(path: Path) -> EncoderSettings:
         config = nemo_config(path)
@@ -209,8 +199,6 @@ def encoder_fields(given: Mapping[str, Any], path: Path, *, subsampling: str) ->
     """Returns the fields that the settings of Conformer and Squeezeformer have in common.
 
     Args:
-        given: Section `encoder` of a configuration.
-        path: File that contains it, for messages.
         subsampling: NeMo's default of this setting.
 
     Raises:
@@ -322,10 +310,6 @@ def heads_of_file(path: Path) -> dict[str, HeadSettings]:
 
 def transducer_of(config: Mapping[str, Any], path: Path) -> Transducer:
     """Returns the settings of a model's transducer.
-
-    Args:
-        config: Settings of the model.
-        path: File that contains them, for messages.
 
     Raises:
         UserError: If the prediction network or the joint network is another one.

@@ -94,7 +94,6 @@ def save_nemo(weights: Mapping[str, np.ndarray], path: Path, *, like: Path) -> N
 
     Args:
         weights: New weights by NeMo's names; names and shapes must exist in `like`.
-        path: File to write.
         like: File to copy.
 
     Raises:

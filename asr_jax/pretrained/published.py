@@ -77,7 +77,6 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     """Reads a published model.
 
     Args:
-        path: File or folder of the model.
         given: Parts that the file does not contain.
 
     Raises:
@@ -137,7 +136,6 @@ def settings_of(path: Path, described: Description, *, front_end: str = "") -> M
     """Returns the settings of a published model, without augmentations.
 
     Args:
-        path: File or folder of the model.
         front_end: Name of a front-end in `audio.presets`. Empty: that of the model.
 
     Raises:
@@ -185,17 +183,7 @@ def _bare(name: str) -> str:
 def _tokenizer(
     path: Path, described: Description | None, given: SuppliedParts, symbols: Sequence[str | None] | None
 ) -> tuple[Tokenizer, str]:
-    """Returns the tokenizer of a model, and its source for messages.
-
-    Args:
-        path: File or folder of the model.
-        described: Reader of its settings; None if they are given.
-        given: Parts that the file does not contain.
-        symbols: Symbols of the labels in the file; None if it has none.
-
-    Raises:
-        UserError: If there is no tokenizer, or it cannot be read.
-    """
+    """Returns the tokenizer of a model, and its source for messages."""
     is_whole = path.suffix == ".nemo" or path.is_dir()
     beside = next((path.parent / name for name in BESIDE if not is_whole and (path.parent / name).is_file()), None)
     inside = described.tokenizer(path, None) if described and not given.tokenizer else None
@@ -221,8 +209,6 @@ def _read(source: Path, described: Description | None, path: Path, normaliser: s
     """Reads a tokenizer.
 
     Args:
-        described: Reader of the model's settings; None if they are given.
-        path: File or folder of the model.
         normaliser: Normaliser of texts. Empty: the tokenizer's own, or the one that fits its letters.
     """
     tokenizer = given_tokenizer(TokenizerSettings(path=str(source), normaliser="none"))
@@ -236,16 +222,7 @@ def _with_normaliser(tokenizer: Tokenizer, normaliser: str) -> Tokenizer:
 
 
 def _check_labels(path: Path, tokenizer: Tokenizer, of: str, weights: Mapping[str, np.ndarray], model: Model) -> None:
-    """Checks that the tokenizer has as many labels as the head.
-
-    Args:
-        path: File or folder of the model.
-        of: Source of the tokenizer.
-        weights: Weights by parameter path.
-
-    Raises:
-        UserError: If it has another number of them.
-    """
+    """Checks that the tokenizer has as many labels as the head."""
     axis = model.heads[model.recognising].label_axis("output/bias")
     bias = weights.get(f"{AS_OURS}heads_{model.recognising}/output/bias")
     if axis and bias is not None and bias.shape != (tokenizer.vocab_size + axis.more,):

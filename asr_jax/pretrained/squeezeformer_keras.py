@@ -63,11 +63,7 @@ MARK = "_preln/gamma:0"
 
 
 def keras_rows(table: Table, theirs: str, ours: str, layer: int | None = None) -> list[Row]:
-    """Returns the rows of modules, as `keymap.rows_of` does.
-
-    Args:
-        theirs: What all names of the modules begin with.
-    """
+    """Returns the rows of modules, as `keymap.rows_of` does."""
     return [replace(row, theirs=f"{theirs}{row.theirs.replace('.', '/')}:0") for row in rows_of(table, "", ours, layer)]
 
 

@@ -54,9 +54,6 @@ def settings_of(given: Mapping[str, Any], path: Path) -> Squeezeformer:
 
     The dropout of position encodings is ignored.
 
-    Args:
-        path: File that contains the section, for messages.
-
     Raises:
         UserError: If a setting is missing or not supported.
     """

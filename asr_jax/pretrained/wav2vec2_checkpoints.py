@@ -222,11 +222,7 @@ def tuning_section(encoder: Wav2Vec2, model: Model) -> dict[str, Any]:
 
 
 def _parts(model: Model) -> tuple[Wav2Vec2, Contrastive | None, bool]:
-    """Returns the encoder, the head of pre-training (None without one), and whether samples are normalised.
-
-    Raises:
-        UserError: If both systems lack the front-end or the heads.
-    """
+    """Returns the encoder, the head of pre-training (None without one), and whether samples are normalised."""
     encoder, heads = model.encoder, [*model.heads.values()]
     if not isinstance(encoder, Wav2Vec2) or not encoder.extractor or len(heads) > 1:
         raise UserError(
@@ -260,11 +256,7 @@ def _quantizer_section(quantizer: Quantizer, codes_dim: int) -> dict[str, Any]:
 
 
 def _activation(encoder: Wav2Vec2) -> str:
-    """Returns fairseq's name of the encoder's activation.
-
-    Raises:
-        UserError: If fairseq does not have it.
-    """
+    """Returns fairseq's name of the encoder's activation."""
     theirs_of = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     if encoder.activation not in theirs_of:
         raise UserError(f"activation is {encoder.activation}: expected one of {', '.join(theirs_of)}")

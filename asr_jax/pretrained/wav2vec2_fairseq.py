@@ -161,8 +161,6 @@ def settings_of_fairseq(config: Mapping[str, Any], path: Any, *, normalise: bool
     """Returns the settings for a model section of fairseq or NVIDIA; missing settings have fairseq's defaults.
 
     Args:
-        config: Settings of the model by their names.
-        path: File that contains the settings, for messages.
         normalise: Whether samples are normalised; None if the file does not contain this setting.
 
     Raises:

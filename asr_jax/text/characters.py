@@ -41,9 +41,6 @@ class ListedTokenizer(Tokenizer):
     def load(cls, folder: Path, description: dict[str, Any]) -> Tokenizer:
         """Returns the tokenizer that `save` wrote.
 
-        Args:
-            description: Content of its tokenizer.json.
-
         Raises:
             ValueError, LookupError, TypeError: If the description is invalid.
         """

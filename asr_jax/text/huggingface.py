@@ -28,9 +28,6 @@ SETTINGS, ADDED, SPECIAL = "tokenizer_config.json", "added_tokens.json", "specia
 def sentencepiece_model(tokenizer: Mapping[str, Any]) -> tuple[bytes, int]:
     """Converts the content of a tokenizer.json to a SentencePiece model.
 
-    Args:
-        tokenizer: Content of the file.
-
     Returns:
         The serialised model, and the id of the blank: the padding token, or one more id after all pieces.
 
@@ -89,10 +86,6 @@ def labels_beside(vocabulary: Path, ids: Mapping[str, Any]) -> tuple[list[str], 
 
     The files beside vocab.json add tokens behind the vocabulary's own, name the padding token and the word delimiter,
     and state whether texts are in lower case.
-
-    Args:
-        vocabulary: Path of the vocab.json.
-        ids: Content of that file.
 
     Returns:
         The text of each label: a space for the word delimiter, and lower-case labels if the tokenizer returns texts in

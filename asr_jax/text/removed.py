@@ -33,9 +33,6 @@ def removed_characters(text: str, normaliser: str) -> Counter[str]:
 
     For example, `english_letters.v1` removes `ö` from `köln`. `english.v1` does not remove `$` from `$5`, because the
     result is `five dollars`.
-
-    Returns:
-        Number of occurrences of each removed character.
     """
     text = unicodedata.normalize("NFC", text)
     removed, text = invisible_characters(text), visible(text)
@@ -67,9 +64,6 @@ def replaced_characters(text: str, normaliser: str) -> Counter[str]:
     """Counts the letters of a text, in Unicode NFC, that a normaliser replaces by others.
 
     For example, `ascii.v1` writes `o` for `ö`, and `Privet` for `Привет`.
-
-    Returns:
-        Number of occurrences of each replaced letter.
     """
     counts = Counter(unicodedata.normalize("NFC", text))
     return Counter({each: number for each, number in counts.items() if replacement_of(each, normaliser)})

@@ -74,10 +74,6 @@ def read_vocabulary(path: Path, *, normaliser: str, blank_id: int | None) -> Tok
 def fairseq_vocabulary(path: Path, text: str) -> Tokenizer:
     """Creates a tokenizer without a normaliser from the text of a dict.ltr.txt.
 
-    Args:
-        path: File that contains the text, for messages.
-        text: Lines of a symbol and its count.
-
     Raises:
         UserError: If the text has other lines.
     """
@@ -194,11 +190,7 @@ def _huggingface(path: Path) -> tuple[bytes, list[str], int]:
 
 
 def _check_letters(path: Path, symbols: list[str], normaliser: str) -> None:
-    """Checks that normalised texts can contain letters of the vocabulary, which they cannot if the case differs.
-
-    Raises:
-        UserError: If the normaliser changes all letters of the vocabulary.
-    """
+    """Checks that normalised texts can contain letters of the vocabulary, which they cannot if the case differs."""
     letters = [symbol for symbol in symbols if len(symbol) == 1 and symbol.isalpha()]
     if letters and not any(normalise(letter, normaliser) == letter for letter in letters):
         raise UserError(

@@ -32,7 +32,6 @@ def open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstrac
     """Opens the batches of training from a position on.
 
     Args:
-        start: Position of the first batch.
         state: `LoadedBatch.state` of the batch before it; None at the beginning.
     """
     data, train = setup.experiment.data, setup.data.train
@@ -90,10 +89,6 @@ def pre_allocate(setup: Setup, steps: CompiledSteps, state: TrainState) -> dict[
     Afterwards, the device has allocated the memory that the largest gradient needs. The state is not an output of the
     computation, so that parameters, batch norm's statistics, passed states and random numbers remain the same.
 
-    Args:
-        steps: Executables of training.
-        state: State before the first update.
-
     Returns:
         The number of shapes and the seconds that they took.
     """
@@ -114,8 +109,6 @@ def noise_of(shape: Bucket, scale: Scale, labels: Int[np.ndarray, " V"], *, num_
     """Returns a full batch of noise in host memory, with random labels.
 
     Args:
-        scale: Unit of the length of the shape.
-        labels: Label ids to choose from.
         num_labels: Number of labels of each row. None: as many as the shape has room for.
     """
     rng, rows = np.random.default_rng(0), shape.batch_size

@@ -33,9 +33,6 @@ def lower_initial_state(recipe: Recipe, *, seed: int, programs: Programs = TRACE
     """Lowers the program that initialises the state of a new run.
 
     All runs use the shapes of its outputs. Only new runs compile it.
-
-    Args:
-        programs: Cache of traced programs.
     """
 
     def begin() -> InitialState:
@@ -50,10 +47,6 @@ def lower_initial_state(recipe: Recipe, *, seed: int, programs: Programs = TRACE
 
 def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -> TrainState:
     """Returns the state before the first update of a run with the given parameters.
-
-    Args:
-        params: Parameters of the model, without adapters.
-        batch_stats: Running statistics of the model. Empty if it has none.
 
     Raises:
         UserError: If the optimizer's rules do not match each parameter exactly once.
@@ -72,11 +65,7 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
 
 
 def _fresh_states(recipe: Recipe) -> Passed:
-    """Returns the passed states before the first batch.
-
-    Raises:
-        UserError: If the model passes no states on, or if utterances have several views.
-    """
+    """Returns the passed states before the first batch."""
     if recipe.model.views > 1:
         raise UserError(f"training.pass_states is set and model.views is {recipe.model.views}: expected one of them")
 
@@ -97,12 +86,7 @@ def fresh_scaling(recipe: Recipe) -> Scaling:
 
 
 def abstract_state(lowered: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) -> InitialState:
-    """Returns shapes, dtypes and shardings of the initial state without computing it.
-
-    Args:
-        lowered: Output of `lower_initial_state`.
-        sharding: How parameters are spread over them.
-    """
+    """Returns shapes, dtypes and shardings of the initial state without computing it."""
     given: InitialState = lowered.out_info
     shapes: InitialState = jax.tree.map(
         lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),
@@ -113,23 +97,13 @@ def abstract_state(lowered: Lowered, mesh: Mesh, sharding: Sharding = UNSPREAD) 
 
 
 def initial_state(compiled: Compiled, mesh: Mesh, sharding: Sharding = UNSPREAD) -> tuple[TrainState, Tree]:
-    """Returns the state and the averaged parameters of a new run.
-
-    Args:
-        compiled: Compiled output of `lower_initial_state`.
-        sharding: How parameters are spread over them.
-    """
+    """Returns the state and the averaged parameters of a new run, by the compiled `lower_initial_state`."""
     # Drawn on one device and copied, because several devices might draw other numbers.
     return placed_state(compiled(), mesh, sharding)
 
 
 def placed_state(begun: InitialState, mesh: Mesh, sharding: Sharding) -> tuple[TrainState, Tree]:
-    """Copies a state and its averages from one device to the devices of a mesh.
-
-    Args:
-        begun: Output of the program of `lower_initial_state`, or of the same structure.
-        sharding: How parameters are spread over them.
-    """
+    """Copies a state and its averages from one device to the devices of a mesh."""
     state, average = placed(begun, _shardings(begun, mesh, sharding))
     return state, average
 

@@ -94,9 +94,6 @@ class GivenWeights:
 def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: Tree) -> GivenWeights:
     """Reads the weights of `experiment.init` and matches them with the model's parameters.
 
-    Args:
-        shapes: Shapes of the model's parameters and statistics.
-
     Raises:
         UserError: If the path has no weights, if none of them fits the model, or with `strict` if some do not.
     """
@@ -134,16 +131,7 @@ def read_initial_weights(experiment: Experiment, tokenizer: Tokenizer, shapes: T
 
 
 def _check(experiment: Experiment, account: Account, num_symbols: int, sizes: Sequence[int]) -> None:
-    """Checks that the weights fit the tokenizer and the model.
-
-    Args:
-        account: Report on the weights.
-        num_symbols: Number of symbols of the weights' tokenizer.
-        sizes: Sizes of the label axes of the heads' parameters in the weights.
-
-    Raises:
-        UserError: If they do not fit.
-    """
+    """Checks that the weights fit the tokenizer and the model."""
     if experiment.init.tokenizer and sizes and num_symbols not in sizes:
         raise UserError(
             f"init.tokenizer {experiment.init.tokenizer} has {num_symbols} symbols, and the heads of {account.path} "
@@ -174,12 +162,7 @@ def _may_be_new(path: str, patterns: Sequence[str]) -> bool:
 
 
 def _read(path: Path, experiment: Experiment) -> tuple[dict[str, np.ndarray], list[str], Symbols | None]:
-    """Reads weights of a file, a folder or a run.
-
-    Returns:
-        Weights by this package's paths; names of weights that have no such path; symbols of the tokenizer that the
-        weights were trained with, None if unknown.
-    """
+    """Reads weights of a file, a folder or a run."""
     if is_weights(path):
         weights, symbols = load_weights(path)
         return *imported(weights, experiment.model), _given_symbols(experiment) or symbols
@@ -209,14 +192,7 @@ def _label_axis(name: str, experiment: Experiment) -> LabelAxis | None:
 
 
 def _rows(axis: LabelAxis | None, given: np.ndarray, value: Any, theirs: Symbols, ours: Symbols) -> Rows | None:
-    """Returns the rows of shared labels; None if the parameter has no labels, or another shape apart from their number.
-
-    Args:
-        given: Array of the weights.
-        value: Parameter of the model, or its shape.
-        theirs: Symbols of the weights' tokenizer.
-        ours: Symbols of the run's tokenizer.
-    """
+    """Returns the rows of shared labels; None if the parameter has no labels, or another shape apart from these."""
     if axis is None or not given.ndim or given.ndim != len(value.shape):
         return None
     sizes = given.shape[axis.axis], value.shape[axis.axis]

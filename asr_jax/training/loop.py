@@ -30,13 +30,12 @@ from asr_jax.observe.tensorboard import TensorBoard
 from asr_jax.training import run as folders
 from asr_jax.training.batches import open_data, pre_allocate, state_of_data
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
-from asr_jax.training.opening import common_values, open_folder
+from asr_jax.training.opening import common_values, given_weights, new_state, open_folder, restored_state
 from asr_jax.training.profile import Profile
 from asr_jax.training.programs import CompiledSteps, Part, watch_compilations
 from asr_jax.training.reporting import RejectedAudio, Reporter, announce, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
-from asr_jax.training.starting import given_weights, new_state, restored_state
 from asr_jax.training.state import TrainState
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
@@ -263,12 +262,7 @@ def _parts(setup: Setup, loaded: LoadedBatch) -> list[Part]:
 def _ended(
     setup: Setup, log: EventLog, state: TrainState, *, ends: str, update: int, summary: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Writes the last event and returns the summary of the run, or `continues` if the epochs of the job are done.
-
-    Raises:
-        Stopped: If the job ended before the run.
-        RunError: If no update changed the parameters.
-    """
+    """Writes the last event and returns the summary of the run, or `continues` if the epochs of the job are done."""
     if summary and (ends == ALL_DONE or ends.startswith(NO_GAIN)):
         if not int(state.updates):
             raise RunError(

@@ -49,8 +49,6 @@ class MemoryFit:
         """Returns rows over all devices, each a multiple of `unit` and at most the `batch_size` of its bucket.
 
         Args:
-            scale: Unit of lengths.
-            unit: Divisor of the rows.
             devices: Number of devices that the rows are for. Steps are compiled for the devices of the mesh, with as
                 many rows on each.
 
@@ -89,13 +87,7 @@ class MemoryFit:
             return math.inf
 
     def step_bytes(self, bucket: Bucket, shapes: InitialState, *, scale: Scale) -> float:
-        """Memory in bytes of a device during the training step of a part, with the training state.
-
-        Args:
-            bucket: Shape of the part.
-            shapes: Output of `abstract_state`.
-            scale: Unit of lengths.
-        """
+        """Memory in bytes of a device during the training step of a part, with the training state."""
         step = StepPrograms(
             self.recipe, shapes, self.mesh, scale, self.accumulate * self.layout.split, self.sounds, self.programs
         )
@@ -107,11 +99,6 @@ def most_within(needed: Callable[[int], float], most: int, budget: float) -> int
 
     Needs grow about linearly, so that a line through two numbers predicts the result. The result is verified: it is
     within the budget, and the next number is not, unless it is above `most`.
-
-    Args:
-        needed: What a number from 1 to `most` needs.
-        most: Largest number.
-        budget: Limit of what is needed.
     """
     low, high = 0, most + 1  # `low` is within the budget, and `high` is not, or is too large
     known, slow = dict[int, float](), 0

@@ -1,12 +1,14 @@
-"""Opens the folder of a run: files of a new one, and data and settings of one that continues."""
+"""Opens the folder of a run, and makes the state that a job begins with: a new one, or that of a checkpoint."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from asr_jax.checkpoints.store import newest, refuse_damaged, restore_meta
+from jax.stages import Compiled
+
+from asr_jax.checkpoints.store import Checkpoints, newest, refuse_damaged, restore_meta
 from asr_jax.config import (
     DEVICES,
     OF_MACHINE,
@@ -23,15 +25,22 @@ from asr_jax.config import (
     save_experiment,
 )
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.meshes import placed, replicated
 from asr_jax.core.names import counted
 from asr_jax.core.native import move_native_log
 from asr_jax.core.paths import quoted
+from asr_jax.core.processes import agree, together
 from asr_jax.core.programs import SOURCES, library_versions
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.run_folder import CHECKPOINTS, EVENTS, EXPERIMENT, NATIVE, REJECTED, TOKENIZER
 from asr_jax.inference.trained import check_tokenizer, save_plan, save_split
+from asr_jax.observe.events import EventLog
 from asr_jax.training import run as folders
+from asr_jax.training.initial_state import InitialState, fresh_scaling, placed_state, state_from
+from asr_jax.training.initial_weights import GivenWeights, read_initial_weights
 from asr_jax.training.run_data import ADDED
 from asr_jax.training.setup import Setup
+from asr_jax.training.state import TrainState
 
 
 def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict[str, Any]:
@@ -87,12 +96,7 @@ def open_folder(setup: Setup, stack: ExitStack, checkpoint: Path | None) -> dict
 
 
 def _changed_since(meta: Mapping[str, Any], setup: Setup) -> list[tuple[str, Any, Any]]:
-    """Returns the settings and devices that differ from a checkpoint, with both values.
-
-    Raises:
-        UserError: If the data have changed, or a setting that must not change, or the number of devices without
-            permission.
-    """
+    """Returns the settings and devices that differ from a checkpoint, with both values."""
     other_sets = f". python -m asr_jax.evaluate {quoted(setup.folder)} --data … measures other sets"
     for name, now in setup.data.fingerprints().items():
         if name == ADDED and meta["data"].get(name, now) != now:
@@ -149,3 +153,54 @@ def common_values(setup: Setup) -> dict[str, Any]:
     common |= {"tokenizer": symbols, "decoding's files": setup.decoding_digest, "validation sets": setup.data.set_names}
     common["devices"] = [str(device) for device in setup.mesh.devices.flat]
     return common | {f"{name} data": it for name, it in setup.data.fingerprints().items()} | settings
+
+
+def given_weights(setup: Setup, shapes: InitialState) -> GivenWeights | None:
+    """Reads the weights of `init.path` on all processes, which must agree. None without a path."""
+    if not setup.experiment.init.path:
+        return None
+    of_model = setup.recipe.of_model(shapes.state)
+    given = together(lambda: read_initial_weights(setup.experiment, setup.data.tokenizer, of_model))
+    agree({"initial weights": given.digest()})
+    return given
+
+
+def new_state(setup: Setup, log: EventLog, drawn: Compiled, given: GivenWeights | None) -> tuple[TrainState, Tree]:
+    """Returns the state and the averaged parameters of a new run, random or with the given weights."""
+    begun = drawn()
+    if given is None:
+        if setup.recipe.lora.rank:
+            log.write(
+                "warning",
+                message=f"lora.rank is {setup.recipe.lora.rank}, but the kernels below the adapters are random and are "
+                "not trained: expected pre-trained weights, --init-from PATH",
+            )
+        return placed_state(begun, setup.mesh, setup.recipe.sharding)
+    weights = given.fill(setup.recipe.of_model(begun.state))
+    log.write("initialised", **vars(given.account), message="\n".join(given.account.lines()))
+    return state_from(setup.recipe, weights, setup.mesh, seed=setup.experiment.seed)
+
+
+def restored_state(
+    setup: Setup,
+    log: EventLog,
+    checkpoints: Checkpoints,
+    shapes: InitialState,
+    *,
+    changed: Collection[str],
+    copied_from: Path | None,
+) -> tuple[TrainState, Tree]:
+    """Restores the state and the averaged parameters of the newest checkpoint.
+
+    Args:
+        copied_from: Checkpoint of another run that it is a copy of. None: it is of this run.
+    """
+    latest = checkpoints.latest
+    assert latest is not None, "no checkpoint"
+    state, average, meta = checkpoints.restore(latest, state=shapes.state, average=shapes.average)
+    log.write(
+        "resumed", update=latest, data_position=meta["data_position"], path=copied_from or checkpoints.path(latest)
+    )
+    if "training.precision" in changed:  # a scale of float16 does not suit other precisions, nor theirs float16
+        state = state.replace(scaling=placed(fresh_scaling(setup.recipe), replicated(setup.mesh)))
+    return state, average

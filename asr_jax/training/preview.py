@@ -35,9 +35,6 @@ def show_schedule(experiment: Experiment, png: Path | None = None) -> None:
 
     The data are read only if the length of the run or the schedule is in epochs.
 
-    Args:
-        png: Picture to write. None: no picture.
-
     Raises:
         UserError: If the data are needed and cannot be read.
     """

@@ -102,11 +102,7 @@ class StepPrograms:
         return device_bytes(self.shapes.average) + (device_bytes(trained) if self.num_batches > 1 else 0)
 
     def accumulated(self, gradient: Program) -> Any:
-        """Returns the shapes of the output of `gradient`, with shardings.
-
-        Args:
-            gradient: Program of any bucket.
-        """
+        """Returns the shapes of the output of `gradient`, with shardings."""
         shapes: Accumulated = abstract(gradient.lowered.out_info, replicated(self.mesh))
         of_gradients = self._sharding_of_gradients
         return shapes.replace(
@@ -134,11 +130,7 @@ class StepPrograms:
         )
 
     def update(self, accumulated: Any) -> Program:
-        """Lowers the update of the state.
-
-        Args:
-            accumulated: Output of `accumulated`.
-        """
+        """Lowers the update of the state."""
         state, average = self.shapes
         function: Any = functools.partial(apply_update, self.recipe, num_devices=num_row_devices(self.mesh))
         if is_sharded(self.mesh):
@@ -146,11 +138,7 @@ class StepPrograms:
         return self._lower("apply_update", function, state, average, accumulated, donate=(0, 1))
 
     def added(self, accumulated: Any) -> Program:
-        """Lowers the sum of the gradients of two batches.
-
-        Args:
-            accumulated: Output of `accumulated`.
-        """
+        """Lowers the sum of the gradients of two batches."""
         function = _with_shardings(add, _shardings_of(accumulated)) if is_sharded(self.mesh) else add
         return self.programs.lower(
             "add", function, accumulated, accumulated, donate_argnums=(0,), out_shardings=self._of_gradients
@@ -163,11 +151,7 @@ class StepPrograms:
         return self._lower("batch_denominators", self._denominators_of, batch, state.key, state.updates)
 
     def added_denominators(self, denominators: Any) -> Program:
-        """Lowers the sum of the denominators of the batches of an update.
-
-        Args:
-            denominators: Shapes of the output of `denominators`.
-        """
+        """Lowers the sum of the denominators of the batches of an update."""
         return self._lower("add_denominators", added_denominators, [denominators] * self.num_batches)
 
     def denominator_shapes(self, bucket: Bucket) -> Any:
@@ -192,12 +176,7 @@ class StepPrograms:
 
 
 def _with_shardings(function: Callable[..., Any], shardings: Any) -> Callable[..., Any]:
-    """Returns the function with constraints on the shardings of its outputs.
-
-    Args:
-        function: Function of trees of arrays.
-        shardings: Tree of shardings of the outputs, or a prefix of it.
-    """
+    """Returns the function with constraints on the shardings of its outputs."""
     return lambda *arguments: jax.lax.with_sharding_constraint(function(*arguments), shardings)
 
 
@@ -233,12 +212,7 @@ class CompiledSteps:
     `limit_bytes`, which is None if the device reports no limit."""
 
     def accumulate(self, state: TrainState, parts: Sequence[Part]) -> Accumulated:
-        """Computes the gradient of an update.
-
-        Args:
-            state: State before the update.
-            parts: Batches of the update.
-        """
+        """Computes the gradient of an update."""
         several = self.of_several
         denominators = several.denominators_of(state, parts) if several else None
         return accumulated(state, parts, denominators, gradients=self.gradient, add=several.add if several else add)
@@ -281,10 +255,7 @@ def compile_steps(
 
     Args:
         shapes: Output of `abstract_state`.
-        scale: Units of the buckets' lengths.
-        num_batches: Number of batches of an update.
         sounds: Recordings that augmentations add. They are copied to every device.
-        programs: Cache of traced programs.
         tell: Called in this thread with each bucket that is compiled.
 
     Raises:
@@ -341,11 +312,7 @@ def _with_sounds(program: Compiled, sounds: Mapping[str, jax.Array]) -> Compiled
 def _results(
     jobs: Mapping[Bucket, Future[Compiled]], pool: ThreadPoolExecutor, tell: Callable[[Bucket], None]
 ) -> dict[Bucket, Compiled]:
-    """Waits for the executables of all buckets.
-
-    Raises:
-        UserError: If XLA runs out of memory while compiling a bucket. The message has the bucket's shape.
-    """
+    """Waits for the executables of all buckets."""
     compiled = {}
     for bucket, job in jobs.items():
         try:
@@ -363,15 +330,7 @@ def _results(
 
 
 def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: Mesh) -> dict[str, int | None]:
-    """Returns `CompiledSteps.memory`.
-
-    Args:
-        table: As `CompiledSteps.table`.
-        more_bytes: Memory that is in use in addition to the program's.
-
-    Raises:
-        UserError: If the largest bucket and `more_bytes` need more memory than a device has.
-    """
+    """Returns `CompiledSteps.memory`."""
     limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
     worst = max(table, key=lambda row: row["memory_bytes"])
     needed = worst["memory_bytes"] + more_bytes

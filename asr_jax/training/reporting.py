@@ -94,11 +94,7 @@ class RejectedAudio:
 
 
 def report_data(setup: Setup, write: Callable[..., None]) -> None:
-    """Reports how the data are read, and warns of characters, devices, audio and overlap, before training.
-
-    Args:
-        write: Takes the name of an event and its fields, as `EventLog.write`.
-    """
+    """Reports how the data are read, and warns of characters, devices, audio and overlap, before training."""
     data = setup.experiment.data
     roles: tuple[tuple[Role, tuple[str, ...]], ...] = (("train", data.train), ("validation", data.validation))
     if shards := setup.data.train.shards:
@@ -130,13 +126,7 @@ def report_data(setup: Setup, write: Callable[..., None]) -> None:
 
 
 def report_filtered(rejections: Rejections, write: Callable[..., None], *, path: Path | None = None) -> None:
-    """Reports the utterances of a set that are rejected before training, if there are any.
-
-    Args:
-        rejections: Rejected utterances of the set.
-        write: As for `report_data`.
-        path: File that lists them. None: there is none.
-    """
+    """Reports the utterances of a set that are rejected before training, if there are any."""
     if rejections.utterances:
         write(
             "rejected",
@@ -150,10 +140,7 @@ def report_filtered(rejections: Rejections, write: Callable[..., None], *, path:
 def report_rejected(file: RejectedFile, log: EventLog, entries: Sequence[Rejected], *, are_used: bool = False) -> None:
     """Appends utterances that rejected.jsonl lacks, and writes an event with their number and reasons.
 
-    Args:
-        file: rejected.jsonl of the run.
-        entries: Rejected utterances of all processes; with `are_used`, those with remarks on their audio.
-        are_used: Whether the utterances are used. The event is then `differing`.
+    With `are_used`, the utterances are used and have remarks on their audio; the event is then `differing`.
     """
     if is_main() and entries:
         before = file.reasons(are_differing=are_used)
@@ -397,11 +384,7 @@ class Reporter:
 
 
 def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list[tuple[str, Any, Any]] | None) -> None:
-    """Writes the event of the start, and warnings about the data and the settings.
-
-    Args:
-        changed: Settings that have changed since the newest checkpoint, with both values. None: a new run.
-    """
+    """Writes the event of the start, and warnings about the data and the settings, of which `changed` are new."""
     index, plan = setup.data.train.index, setup.data.train.plan
     training = setup.experiment.training
     log.write(

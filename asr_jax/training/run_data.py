@@ -39,7 +39,7 @@ from asr_jax.models.base import Recogniser
 from asr_jax.text.base import DESCRIPTION
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer, load_tokenizer, train_tokenizer
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 from asr_jax.training.run import was_saved
 
 LEAST_WHOLE_S = 40.0
@@ -145,10 +145,6 @@ def plan_train(
 ) -> PlannedData:
     """Plans the training set. With a budget of memory, training steps are compiled to measure their memory.
 
-    Args:
-        utterances: Training set.
-        mesh: Devices of the job.
-
     Raises:
         UserError: As `plan_training`, or if the smallest batch does not fit the memory.
     """
@@ -186,11 +182,7 @@ def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:
-    """Returns the limits of validation batches. They have at most as much audio as training batches.
-
-    Args:
-        train: The planned training set.
-    """
+    """Returns the limits of validation batches. They have at most as much audio as training batches."""
     longest_s, batch_s = longest_and_batch_s(train.plan.buckets, train.index.scale)
     whole_s = training.validation.max_duration_s or max(WHOLE * longest_s, LEAST_WHOLE_S)
     return BatchLimits(batch_s, longest_s=whole_s, multiple=data.batching.row_multiple)
@@ -198,9 +190,6 @@ def validation_limits(train: PlannedData, training: Training, data: Data) -> Bat
 
 def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, tokenizer: Tokenizer) -> PlannedData:
     """Plans the validation set, within the limits of `validation_limits`. The plan does not depend on the devices.
-
-    Args:
-        train: The planned training set.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -221,14 +210,7 @@ def plan_validation(sets: Sets, train: PlannedData, experiment: Experiment, toke
 def plan_losses(
     sets: Sets, train: PlannedData, experiment: Experiment, model: Recogniser, tokenizer: Tokenizer
 ) -> PlannedData | None:
-    """Plans the validation set for `training.validation.loss` of a model that recognises.
-
-    Args:
-        train: The planned training set.
-
-    Returns:
-        The plan; None if the loss is not computed.
-    """
+    """Plans the validation set for `training.validation.loss` of a model that recognises; None if it is off."""
     training, data = experiment.training, experiment.data
     if not training.validation.loss:
         return None
@@ -295,10 +277,6 @@ def count_changed(
     sets: Sets, train: PlannedData, tokenizer: Tokenizer, data: Data
 ) -> tuple[dict[str, Removed], dict[str, RoundTrip]]:
     """Counts the changes in the texts of the training set and of the validation set.
-
-    Args:
-        sets: Training and validation utterances.
-        train: The planned training set.
 
     Returns:
         By the name of the set, the characters that the normaliser removes or replaces, and the parts that labels write

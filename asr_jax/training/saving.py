@@ -80,11 +80,7 @@ class Saver:
         return f"best_{self._setup.measure}"
 
     def summary(self, figures: Mapping[str, Any], update: int, *, best: float | None) -> dict[str, Any]:
-        """Returns the summary of the run after a validation.
-
-        Args:
-            best: Best value of all validations.
-        """
+        """Returns the summary of the run after a validation."""
         kept = (*RATES, "measure", "losses", "metrics", "mean", "best_of")
         sets = {
             name: {rate: each[rate] for rate in RATES if rate in each} for name, each in figures.get("sets", {}).items()
@@ -112,9 +108,7 @@ class Saver:
         """Waits for the previous checkpoint and starts to write one in the background.
 
         Args:
-            average: Averaged parameters.
             summary: Summary of the validation after this update; None if there was none.
-            best: Best value of all validations; None if there was none.
             num_without_gain: Number of validations since the best one.
             data_state: `LoadedBatch.state` of the last batch. None: the position determines the next batch.
 
@@ -150,9 +144,6 @@ class Saver:
         """Writes an event for a checkpoint that was finished since the last call, and uploads it if it is the best.
 
         All processes must call it together.
-
-        Args:
-            wait: Whether to wait for a checkpoint that is being written.
 
         Raises:
             RunError: On all processes, if one of them could not write the checkpoint.

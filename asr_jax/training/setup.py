@@ -28,8 +28,7 @@ from asr_jax.optim.schedules import RunLength, Schedule
 from asr_jax.training.initial_state import InitialState, abstract_state, lower_initial_state
 from asr_jax.training.profile import traced_processes
 from asr_jax.training.programs import CompiledSteps, compile_steps
-from asr_jax.training.recipe import Recipe
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run_data import RunData, read_run_data
 from asr_jax.training.timetable import Groups
 
@@ -104,11 +103,7 @@ class Setup:
         return self.groups.updates_per_epoch
 
     def epoch(self, update: int, data_state: dict[str, Any] | None) -> int:
-        """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read.
-
-        Args:
-            data_state: `LoadedBatch.state` of that batch.
-        """
+        """Returns the epoch (from 1) of the last batch before an update; of shards, the epoch that is being read."""
         return self.groups.epoch(update) if data_state is None else data_state["epoch"] + 1
 
     @functools.cached_property
@@ -150,7 +145,6 @@ class Setup:
         last one.
 
         Args:
-            update: Number of updates so far.
             position: Position in the plan of the first batch of the next update.
         """
         if self.groups.positions(update).start == position:
@@ -198,10 +192,6 @@ def set_up(experiment: Experiment, folder: Path, *, source: Path | None = None) 
 def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Programs = TRACED) -> None:
     """Checks that the parameters can be spread over the axis model, before a run begins.
 
-    Args:
-        seed: Random seed of the run, by which `programs` finds its traced program.
-        programs: Cache of traced programs.
-
     Raises:
         UserError: If no rule matches a parameter, or a dimension is not divisible.
     """
@@ -210,11 +200,7 @@ def check_spread(recipe: Recipe, mesh: Mesh, *, seed: int = 0, programs: Program
 
 
 def other_product(experiment: Experiment, num_devices: int) -> list[str]:
-    """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`.
-
-    Args:
-        num_devices: Number of devices of the job.
-    """
+    """Returns a warning if the product of rows, accumulation and devices is not `Batching.rows_product`."""
     batching, accumulate = experiment.data.batching, experiment.training.accumulate
     devices = batching.num_parts(num_devices)
     product = sum(batching.rows) * accumulate * devices
@@ -289,12 +275,7 @@ def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
 
 
 def run_length(num_updates: int, num_epochs: float, groups: Groups) -> int:
-    """Returns the number of updates of a run that ends at the lower of two limits.
-
-    Args:
-        num_updates: Limit in updates. 0: no limit.
-        num_epochs: Limit in epochs. 0: no limit.
-        groups: Batches of each update.
+    """Returns the number of updates of a run that ends at the lower of two limits, of which 0 is none.
 
     Raises:
         UserError: As `check_length`.

@@ -99,7 +99,6 @@ def accumulated(
     """Computes the gradient of an update, one batch after another.
 
     Args:
-        state: State before the update.
         parts: Shape of each batch, the batch, and its position in the plan.
         denominators: Denominator of each loss term over the whole update. None: those of the only batch.
         gradients: `gradient_of` for each shape, compiled.
@@ -126,12 +125,8 @@ def gradient_of(
     """Computes the contribution of a batch to the gradient of an update.
 
     Args:
-        state: State before the update.
         carried: `TrainState.carried` or `Accumulated.carried` before the batch.
-        batch: Batch on all devices.
         denominators: Denominator of each loss term over the whole update. None: those of the batch.
-        position: Position of the batch in the plan.
-        sounds: Recordings that augmentations add.
         mesh: Devices that the rows are spread over. With several, the gradients have a first axis of devices, whose sum
             is the gradient. None: one device.
     """
@@ -188,13 +183,7 @@ class _OfRows(NamedTuple):
 def _gradient_of_rows(
     recipe: Recipe, specs: Mapping[str, PartitionSpec], same: tuple[Any, ...], rows: tuple[Batch, Tree]
 ) -> _OfRows:
-    """Computes the gradient of the rows of a device, and sums over all devices of everything else.
-
-    Args:
-        specs: How each parameter is spread over the devices.
-        same: State, running statistics, denominators and sounds, which are the same on all devices.
-        rows: Rows of the batch, and their states.
-    """
+    """Computes the gradient of the rows of a device, and sums over all devices of everything else."""
     (state, batch_stats, denominators, sounds), (batch, states) = same, rows
     streams = random_streams(state.key, state.updates)
     if denominators is None:
@@ -225,12 +214,7 @@ def _gradient_of_rows(
 
 
 def add(first: Accumulated, second: Accumulated) -> Accumulated:
-    """Adds the contributions of batches to the gradient of an update.
-
-    Args:
-        first: Sums over the previous batches.
-        second: Sums over the next batches.
-    """
+    """Adds the contributions of batches to the gradient of an update."""
     first, second = checked(first), checked(second)
     return second.replace(
         grads=jax.tree.map(jnp.add, first.grads, second.grads),
@@ -244,7 +228,6 @@ def summed(accumulated: Accumulated, *, num_devices: int) -> Accumulated:
     """Sums the gradients over the devices.
 
     Args:
-        accumulated: Sums over batches.
         num_devices: Number of devices. With several, the gradients have a first axis of devices.
     """
     if num_devices == 1:
@@ -269,9 +252,7 @@ def total_loss(
     """Returns the loss, Σ scale · total / denominator over the loss terms.
 
     Args:
-        sums: Sums of the loss terms, and possibly metrics.
         denominators: Denominators of the loss terms. A term with denominator 0 contributes 0.
-        scales: Factor of each head in the loss.
     """
     terms = [
         scales[name.split("/")[0]] * jnp.where(value > 0, sums[name].total / jnp.maximum(value, 1e-30), 0.0)
@@ -286,13 +267,8 @@ def apply_update(
     """Applies an accumulated gradient.
 
     Args:
-        average: Averaged parameters before the update.
-        accumulated: Sums over all batches of the update.
         num_devices: Number of devices. With several, the gradients have a first axis of devices, and are summed here,
             once per update.
-
-    Returns:
-        The next state, the next averaged parameters, and the report of the update.
     """
     accumulated = checked(summed(accumulated, num_devices=num_devices))
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)

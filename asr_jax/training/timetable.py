@@ -124,9 +124,6 @@ class Timetable:
         """Initialises the timetable of a job.
 
         Args:
-            groups: Batches of each update.
-            first: First update of the job.
-            num_updates: Number of updates of the run.
             began_s: Time at which the job started, from `time.monotonic`, in seconds.
             owes_validation: Whether the last job was stopped before it finished a validation.
         """

@@ -55,7 +55,6 @@ class Validator:
         """Initialises the validator.
 
         Args:
-            shapes: Shapes of the state and the averaged parameters.
             best: Best measure so far; None if there is none.
             num: Number of validations since the best one.
         """
@@ -119,8 +118,6 @@ class Validator:
         """Validates the parameters that evaluation uses and, with training.validation.live, the live ones.
 
         Args:
-            average: Averaged parameters.
-            epoch: Epoch of the last batch.
             is_stopped: Called between batches; the validation stops if it returns True.
 
         Returns:

@@ -45,12 +45,7 @@ class NamedRecording:
     def of(
         cls, utterance: Utterance, transcript: Transcript, *, path: str | None = None, tokens: tuple[Token, ...] = ()
     ) -> "NamedRecording":
-        """Returns the named transcript of an utterance.
-
-        Args:
-            path: Path to show instead of the utterance's location.
-            tokens: Tokens for JSON and TextGrid files.
-        """
+        """Returns the named transcript of an utterance."""
         channel = Location.parse(utterance.location).channel or 0
         return cls(utterance.id, path or utterance.location, utterance.duration_s, transcript, channel, tokens)
 

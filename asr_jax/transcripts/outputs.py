@@ -63,12 +63,7 @@ class Output:
         return ""
 
     def reject(self, name: str, location: str, reason: str) -> None:
-        """Records a recording without a transcript.
-
-        Args:
-            name: Id of the recording.
-            reason: Why there is no transcript.
-        """
+        """Records a recording without a transcript."""
 
     def __enter__(self) -> "Output":
         return self
@@ -188,7 +183,7 @@ class Folder(Output):
         job: Job | None = None,
     ) -> None:
         names = [each.id for each in recordings]
-        self._form, self._folder, self._force, self._maker = form, folder, force, maker
+        self._form, self._folder, self._maker = form, folder, maker
         self._paths = dict(zip(names, _paths(names, form.ending), strict=True))
         self._labels, self._rejected = _labels(recordings), list[dict[str, str]]()
         self._is_signed = not force and _is_signed(folder, maker)

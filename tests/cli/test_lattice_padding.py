@@ -8,7 +8,7 @@ import numpy as np
 
 from asr_jax.cli import plan as command
 from asr_jax.cli.command_line import parse_experiment
-from asr_jax.cli.lattice_padding import lattice_lines, lattice_padding
+from asr_jax.cli.plan_remarks import lattice_lines, lattice_padding
 from asr_jax.heads.transducer import Transducer
 from tests.support import approx
 

@@ -22,7 +22,7 @@ from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.training.initial_state import abstract_state, lower_initial_state
 from asr_jax.training.memory_fit import ANY_LENGTH, MemoryFit, most_within
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 from tests.support import approx
 from tests.training.toy import toy_model
 

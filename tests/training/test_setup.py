@@ -42,7 +42,7 @@ from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings
 from asr_jax.training.initial_state import lower_initial_state
 from asr_jax.training.profile import traced_processes
-from asr_jax.training.recipe_of_run import layer_factors, make_recipe
+from asr_jax.training.recipe import layer_factors, make_recipe
 from asr_jax.training.setup import set_up
 from tests.support import assert_close
 from tests.training.toy import Toy

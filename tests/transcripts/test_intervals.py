@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from asr_jax.transcripts.files import FORMS, NamedRecording
-from asr_jax.transcripts.intervals import apart
 from asr_jax.transcripts.subtitles import CueRules, cues
-from asr_jax.transcripts.transcript import Token, Transcript, Word, with_valid_times
+from asr_jax.transcripts.transcript import Token, Transcript, Word, apart, with_valid_times
 from tests.support import SHARED, approx
 
 NAN, INF = float("nan"), float("inf")

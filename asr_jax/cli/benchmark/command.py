@@ -9,7 +9,6 @@ benchmarks/ of the repository has others.
 from collections.abc import Sequence
 
 from asr_jax.cli.benchmark import data, inference, kernels, train
-from asr_jax.cli.command_line import run_command
 from asr_jax.core.errors import UserError, nearest
 
 COMMANDS = {"inference": inference.main, "train": train.main, "data": data.main, "kernels": kernels.main}
@@ -23,7 +22,3 @@ def main(arguments: Sequence[str]) -> None:
         COMMANDS[name](rest)
     else:
         raise UserError(f"unknown benchmark {name}: expected {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
-
-
-if __name__ == "__main__":
-    run_command(main)

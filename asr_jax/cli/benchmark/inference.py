@@ -135,12 +135,6 @@ def batches(
 ) -> list[dict[str, Any]]:
     """Measures each batch of the grid.
 
-    Args:
-        options: Options of the command, with the numbers of rows.
-        lengths_s: Lengths of a row in seconds.
-        steps: Number of measured steps.
-        scale: Unit of lengths.
-
     Returns:
         For each batch the milliseconds of the whole and of each part, the throughput as a multiple of real time, and
         the peak memory so far in bytes.
@@ -164,9 +158,6 @@ def batches(
 
 def sets(recognition: TimedRecognition, system: System, options: InferenceOptions) -> dict[str, list[dict[str, Any]]]:
     """Measures recognition of each set of --data with each size of batches.
-
-    Args:
-        system: The system of the recogniser, which plans the batches.
 
     Returns:
         Figures of each set, keyed by its manifest; `batch` is the number of rows, None for the batches of evaluation.
@@ -209,11 +200,7 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
 
 
 def show_batches(figures: dict[str, Any], about: str) -> None:
-    """Prints the latencies of the grid.
-
-    Args:
-        about: Description of the system and the machine, for the title.
-    """
+    """Prints the latencies of the grid."""
     from asr_jax.observe.tables import print_table
 
     rows = []
@@ -234,11 +221,7 @@ def _with_units(ms: dict[str, float]) -> dict[str, float]:
 
 
 def show_sets(figures: dict[str, Any], about: str) -> None:
-    """Prints the throughput of sets and the latencies of their batches.
-
-    Args:
-        about: Description of the system and the machine, for the title.
-    """
+    """Prints the throughput of sets and the latencies of their batches."""
     from asr_jax.observe.tables import print_table
 
     measured = [

@@ -38,11 +38,7 @@ def index_of(paths: Sequence[str]) -> Index:
 
 
 def source_of(index: Index, *, batch_seconds: float, num_buckets: int = 4) -> BatchSource:
-    """Shuffled batches of all utterances.
-
-    Args:
-        batch_seconds: Size of a batch in seconds of audio with padding.
-    """
+    """Shuffled batches of all utterances, with at most `batch_seconds` of audio with padding."""
     batching = Batching(num_buckets=num_buckets, budget=batch_seconds, row_multiple=1)
     return BatchSource(index, BatchPlan(index.entries(), make_buckets(index.entries(), batching)))
 
@@ -54,9 +50,6 @@ def throughput(index: Index, *, batch_seconds: float, processes: int, seconds: f
 
     Args:
         batch_seconds: Size of a batch in seconds of audio with padding.
-        processes: Number of processes, threads and workers.
-        seconds: Duration of a measurement in seconds.
-        repeats: Number of repetitions.
 
     Returns:
         Seconds of audio per second of wall-clock time (`per_s`) and per second of CPU time of all cores (`per_cpu_s`),

@@ -57,14 +57,6 @@ class TimedRecognition:
         """Measures the single program (`all`) and each of PARTS, from audio in host memory to texts in host memory.
 
         The host waits after each part; `all` can therefore take less than their sum.
-
-        Args:
-            batch: Batch in host memory.
-            warm_ups: Number of steps before the measured ones.
-            steps: Number of measured steps.
-
-        Returns:
-            Seconds of each step.
         """
         times: Times = {name: [] for name in ("all", *PARTS)}
         for step in range(-warm_ups, steps):
@@ -97,10 +89,7 @@ def recognise_set(
     advance, so `data` is short unless reading is slower than recognition.
 
     Args:
-        warm_ups: Number of times that the set is recognised before the measured ones.
-        repeats: Number of measured times.
         workers: Number of processes that read; 0: threads only.
-        threads: Number of threads of each process.
 
     Returns:
         Figures of the set. `ms` has the mean and percentiles of the parts, `seconds` is that of all repeats, and

@@ -28,7 +28,7 @@ from asr_jax.search.base import Decoding
 from asr_jax.text.characters import CharacterTokenizer, IdTokenizer
 from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenizer
 from asr_jax.training.initial_state import initial_state, lower_initial_state
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import make_recipe
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ def system_of_config(experiment: Experiment, *, precision: Precision | None, voc
     """System of a config, with random weights.
 
     Args:
-        precision: Precision of the computation; None: that of the experiment.
         vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
     """
     experiment = in_precision(experiment, precision)

@@ -143,13 +143,7 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
 
 
 def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:
-    """Number of rows of an update of synthetic data that can be divided evenly in every case.
-
-    Args:
-        experiment: Experiment whose batch size and accumulation are used.
-        seconds: Lengths of the rows in seconds.
-        accumulations: Numbers of batches of an update.
-    """
+    """Number of rows of an update of synthetic data that can be divided evenly in every case."""
     batching, unit = experiment.data.batching, math.lcm(*(a * d for a in accumulations for d in devices))
     budget_s = batching.budget if batching.unit.endswith("seconds") else Batching.budget
     of_batch = batching.budget if batching.unit == "utterances" else budget_s / max(seconds)
@@ -158,10 +152,6 @@ def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequen
 
 def check_whole(rows: int, ways: Sequence[tuple[int, int]]) -> None:
     """Checks that rows can be divided evenly into batches and devices.
-
-    Args:
-        rows: Number of rows of an update.
-        ways: Pairs of a number of batches and a number of devices.
 
     Raises:
         UserError: If one of the divisions has a remainder.

@@ -32,8 +32,7 @@ from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
 from asr_jax.training.programs import compile_steps
-from asr_jax.training.recipe import Recipe
-from asr_jax.training.recipe_of_run import make_recipe
+from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
 
@@ -74,13 +73,8 @@ def synthetic_case(
     """Batches of noise, one for each length, with the augmentation of the config.
 
     Args:
-        rows: Number of rows of a batch.
-        seconds: Lengths of the rows in seconds.
         labels: Maximum number of labels of a row; it is limited to one label for two frames of the heads.
         vocabulary: Number of labels with the blank; None: as for `tokenizer_without_data`.
-
-    Returns:
-        The case, and its batches in host memory.
     """
     settings, front_end = experiment.model, experiment.model.front_end
     tokenizer = tokenizer_without_data(experiment.data.tokenizer, vocabulary)
@@ -98,12 +92,7 @@ def synthetic_case(
 
 
 def synthetic_groups(case: UpdateCase, batches: Sequence[Batch], accumulation: int) -> Iterator[Group]:
-    """Yields the batches of each update, all of one length; the lengths alternate.
-
-    Args:
-        batches: One batch for each bucket of the case.
-        accumulation: Number of batches of an update.
-    """
+    """Yields the batches of each update, all of one length; the lengths alternate."""
     for bucket, batch in itertools.cycle(zip(case.buckets, batches, strict=True)):
         yield [(bucket, batch)] * accumulation
 
@@ -149,9 +138,6 @@ def time_updates(
     """Measures updates, with several of them in flight as in training.
 
     Args:
-        accumulation: Number of batches of an update.
-        warm_ups: Number of updates before the measured ones.
-        updates: Number of measured updates.
         trace: Folder to write an XLA trace of three more updates to. None: no trace.
 
     Returns:

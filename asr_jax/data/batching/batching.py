@@ -112,11 +112,7 @@ class Batching:
         return self.unit == "memory-gb" and not self.rows
 
     def num_parts(self, num_devices: int) -> int:
-        """Returns the number of parts of a batch that the budget or the rows are meant for.
-
-        Args:
-            num_devices: Number of devices of the job.
-        """
+        """Returns the number of parts of a batch that the budget or the rows are meant for."""
         return 1 if self.devices is None else self.devices or num_devices
 
     @property

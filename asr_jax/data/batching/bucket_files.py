@@ -26,7 +26,6 @@ def write_buckets(
     """Writes the shapes of batches for `Batching.file`.
 
     Args:
-        scale: Unit of lengths.
         target: Name of the devices that the rows fit, as in `core.targets.target_of`.
         devices: Their number and kind, as in `core.meshes.described_devices`.
         margin: Share of their memory that is left free.
@@ -83,11 +82,7 @@ def load_buckets(path: Path) -> BucketsFile:
 
 
 def _bucket(values: Any, of: str) -> Bucket:
-    """Bucket of an object of JSON.
-
-    Raises:
-        ValueError: If a field is missing, not known, or outside of its limits.
-    """
+    """Bucket of an object of JSON. Raises a ValueError if a field is missing, not known, or outside of its limits."""
     names = [each.name for each in fields(Bucket)]
     if not isinstance(values, dict) or set(values) != set(names):
         raise ValueError(f"{of} is {json.dumps(values)}: expected an object with {', '.join(names)}")
@@ -98,11 +93,7 @@ def _bucket(values: Any, of: str) -> Bucket:
 
 
 def _number(values: Any, name: str, *, of: str = "", least: int = 1, whole: bool = True) -> Any:
-    """Number of an object of JSON.
-
-    Raises:
-        ValueError: If it is missing, has another type, or is not between `least` and `LARGEST`.
-    """
+    """Number of an object of JSON. Raises a ValueError if there is none of this kind from `least` to `LARGEST`."""
     value: Any = values.get(name) if isinstance(values, dict) else None
     is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not (is_number and least <= value <= LARGEST):

@@ -132,11 +132,9 @@ def make_buckets(
 
     Args:
         entries: Utterances that fit a bucket, without those that `unfit` returns.
-        devices: Number of devices of the job.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
         seed: Seed of the epoch from which the shapes of batches of any length are chosen.
         weights: Mean number of times that an epoch contains each utterance [R]. None: once.
-        fit_rows: Fits rows to a memory budget.
 
     Raises:
         UserError: If there are no entries, or if rows or seconds do not fit them.
@@ -205,14 +203,7 @@ def first_fit(
     longest: Int[np.ndarray, " K"],
     num_tokens: Int[np.ndarray, " K"],
 ) -> UInt[np.ndarray, " E"]:
-    """Number of the first bucket with room for each entry; K if none has.
-
-    Args:
-        lengths: Length of each entry [E].
-        num_labels: Number of labels of each entry [E].
-        longest: Longest length of each bucket [K].
-        num_tokens: Largest number of labels of each bucket [K].
-    """
+    """Number of the first of K buckets that has room for each of E entries, by length and labels; K if none has."""
     if (np.diff(longest) >= 0).all() and (np.diff(num_tokens) >= 0).all():  # a later bucket fits whatever one fits
         return np.maximum(first_at_least(longest, lengths), first_at_least(num_tokens, num_labels))
     bucket_of = np.full(len(lengths), len(longest), np.min_scalar_type(len(longest)))

@@ -13,15 +13,11 @@ from asr_jax.data.batching.index import WHOLE, Index, Stretches
 
 
 def cropped(index: Index, longest: int) -> Index:
-    """Divides utterances into stretches.
+    """Divides utterances without labels into stretches, for crops of `longest` units of the index.
 
     The index has one row for each stretch, and an epoch has one crop of each. An utterance has as many
     stretches as crops fit into it. Each overlaps the next by the length of a crop, so that the beginnings of crops are
     anywhere in the utterance: with consecutive stretches, the crops of a long utterance would hardly move.
-
-    Args:
-        index: Index of whole utterances without labels.
-        longest: Length of a crop in units of the index.
     """
     numbers, is_part = np.maximum(index.lengths // longest, 1), index.lengths > longest
     divided = _divided(index, numbers, is_part=is_part, overlap=longest)
@@ -29,12 +25,7 @@ def cropped(index: Index, longest: int) -> Index:
 
 
 def in_pieces(index: Index, longest: float, length: int) -> Index:
-    """Divides utterances that are longer than `longest` into consecutive pieces, with a row for each.
-
-    Args:
-        index: Index of whole utterances without labels.
-        longest: Length in units of the index above which utterances are divided.
-    """
+    """Divides utterances without labels that are longer than `longest` units into consecutive pieces, a row each."""
     is_long = index.lengths > longest
     return _divided(index, np.where(is_long, -(-index.lengths // length), 1), is_part=is_long)
 
@@ -48,12 +39,7 @@ def num_divided(index: Index) -> tuple[int, int]:
 
 
 def about_crops(index: Index, crop_s: float) -> str:
-    """Returns a message on the utterances of a training set that are cropped; empty if there are none.
-
-    Args:
-        index: Index of the training set.
-        crop_s: Length of a crop in seconds.
-    """
+    """Returns a message on the utterances of a training set that are cropped; empty if there are none."""
     num, rows = num_divided(index)
     if not num:
         return ""
@@ -61,12 +47,7 @@ def about_crops(index: Index, crop_s: float) -> str:
 
 
 def longer_than(seconds: float, num: int, index: Index) -> str:
-    """Returns the beginning of a message: how many utterances of an index are longer.
-
-    Args:
-        num: Number of longer utterances.
-        index: Index of all utterances.
-    """
+    """Returns the beginning of a message: how many utterances of an index are longer."""
     verb = "is" if num == 1 else "are"
     return f"{num:,} of {counted(index.num_utterances, 'utterance')} {verb} longer than {seconds:g} s"
 

@@ -85,7 +85,7 @@ class Data:
     """Rule that forms batches."""
     speeds: tuple[Annotated[float, between(SLOWEST, 10.0)], ...] = (1.0,)
     """Playback speeds; an epoch contains every utterance once at each of them. 1.1 is faster and shorter. DALI's rates
-    have the opposite meaning; `data.batching.speeds.of_dali` converts them."""
+    have the opposite meaning: those from 0.85 to 1.15 are speeds from 1 / 1.15 to 1 / 0.85."""
     speed_jitter: NonNegativeFloat = 0.0
     """Largest random change of each speed, drawn for each utterance and epoch. Speeds 0.9 1.0 1.1 with 0.05 cover 0.85
     to 1.15 uniformly. So does 1.0 with 0.15, in a third of the updates and with more padding."""
@@ -203,8 +203,6 @@ def plan_training(
         output_length: Maps input lengths to numbers of encoder frames, as in `models.base.Recogniser`.
         frames_needed: Minimum number of frames for numbers of labels, as in the settings of a head.
         row_parts: Number that must divide the rows of a batch, as in `models.base.Model`.
-        devices: Number of devices of the job.
-        fit_rows: Fits the rows of batches to a memory budget.
 
     Raises:
         UserError: If no utterance is left, or if settings do not apply to ready features.
@@ -302,12 +300,7 @@ def _nothing_left(rejections: Rejections, data: Data) -> UserError:
 def _remembered_buckets(
     folder: Path | None, entries: Entries, batching: Batching, *, weights: np.ndarray | None, **job: Any
 ) -> Buckets:
-    """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache.
-
-    Args:
-        folder: Folder of the cache. None: they are chosen again.
-        job: Other arguments of `make_buckets`.
-    """
+    """Returns the buckets of `make_buckets`; a later start with the same utterances reads them from the cache."""
 
     def work() -> list[Any]:
         made = make_buckets(entries, batching, weights=weights, **job)

@@ -47,7 +47,6 @@ def plan_evaluation(
 
     Args:
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
-        num_devices: Number of devices that a batch is split over.
         piece_s: Length in seconds of the pieces into which audio that is longer than `limits.longest_s` is divided, for
             models that do not recognise text. 0: such audio is left to windows.
 
@@ -85,11 +84,9 @@ def plan_with_labels(
     and utterances with fewer frames than their labels need are rejected.
 
     Args:
-        utterances: Set to align.
         takes_ids: Whether token ids of manifests are ids of the tokenizer.
         output_length: Maps input lengths to numbers of encoder frames.
         frames_needed: Minimum number of frames for numbers of labels.
-        num_devices: Number of devices that a batch is split over.
 
     Raises:
         NoUtterances: If no utterance is left.
@@ -124,11 +121,7 @@ def part_of(data: PlannedData, rows: Int[np.ndarray, " N"]) -> PlannedData:
 
 
 def about_long(data: PlannedData, *, has_losses: bool = False) -> str:
-    """Returns a message on the utterances of an evaluation set that are not computed at once; empty if there are none.
-
-    Args:
-        has_losses: Whether losses are computed in addition to transcripts.
-    """
+    """Returns a message on the utterances of an evaluation set that are not computed at once; empty without any."""
     num, pieces = num_divided(data.index)
     how = f"computed in {counted(pieces, 'piece')}"
     if windowed := len(data.windowed_rows):

@@ -72,9 +72,6 @@ def violations(
     Args:
         duration_s: Duration of each utterance in seconds [R].
         num_chars: Number of characters of each text [R].
-
-    Returns:
-        The violations of each limit that is violated.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = num_chars / duration_s

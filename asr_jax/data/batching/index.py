@@ -89,12 +89,7 @@ class Index:
         return float(self.lengths.sum(dtype=np.int64)) / self.scale.per_s / 3600
 
     def labels_of(self, row: int, *, position: int = 0, most: int = 0) -> Integer[np.ndarray, " U"]:
-        """Returns the labels of a row.
-
-        Args:
-            position: Position of the batch in the plan, for random segmentations.
-            most: Largest number of labels of a random segmentation.
-        """
+        """Returns the labels of a row; random ones, drawn for the batch at `position`, are at most `most`."""
         place = int(self.utterances.rows[row])
         if self.sampled and not self.utterances.columns.has_labels[place]:
             text = self.utterances.columns.texts.text(place)
@@ -159,18 +154,13 @@ def build_index(
     """Applies all limits and tokenizes the utterances once.
 
     Args:
-        scale: Unit of lengths.
         tokenizer: Tokenizer of the texts. None: labels are not needed, and limits on texts do not apply.
         given_labels: Whether token ids of manifests are used. Texts are then tokenized only if an utterance has no
             token ids.
         output_length: Maps lengths (integers and arrays) to numbers of encoder frames. None: frames are not checked.
         frames_needed: Minimum number of frames for numbers of labels and of repeated labels. Utterances with fewer
             frames at `max_speed` are rejected. None: frames are not checked.
-        filters: Limits. None: the defaults.
         max_speed: Fastest speed that an utterance is played at.
-
-    Returns:
-        Index of the accepted utterances, and the rejected ones.
 
     Raises:
         UserError: If audio and ready features are mixed, or if all features have another dimension than the model

@@ -41,7 +41,6 @@ def encoded(utterances: Utterances, tokenizer: Tokenizer, *, given: bool) -> Lab
     """Labels of all rows of the columns, from the cache if possible.
 
     Args:
-        utterances: Utterances with their columns.
         given: Whether token ids of manifests are used. Texts are then encoded only if a row has no token ids.
 
     Returns:

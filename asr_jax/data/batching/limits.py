@@ -53,7 +53,6 @@ class BatchLimits:
 
         Args:
             num: Number of utterances that have rows of this length.
-            num_devices: Number of devices that a batch is split over.
 
         Returns:
             As many rows as are within the limits; fewer, a power of two for each device, if there are fewer utterances
@@ -79,8 +78,6 @@ def shapes_of(
 
     Args:
         lengths: Length of each utterance that is computed at once, in units of `scale` [R].
-        scale: Unit of lengths.
-        num_devices: Number of devices that a batch is split over.
 
     Returns:
         Buckets, shortest first; at least one.
@@ -103,28 +100,14 @@ def shapes_of(
 
 
 def bucket_of(longest: int, rows: int, scale: Scale) -> Bucket:
-    """Returns a bucket without labels.
-
-    Args:
-        longest: Length of its longest utterance, in units of `scale`.
-        scale: Unit of lengths.
-    """
+    """Returns a bucket without labels, with room for utterances of `longest` units of the scale."""
     return Bucket(round_up(longest + round(SLACK_S * scale.per_s), scale.hop), 0, rows, longest)
 
 
 def with_labels(
     shapes: tuple[Bucket, ...], lengths: Int[np.ndarray, " R"], num_labels: Int[np.ndarray, " R"]
 ) -> tuple[Bucket, ...]:
-    """Adds room for labels to shapes.
-
-    Args:
-        shapes: Buckets, shortest first.
-        lengths: Length of each utterance [R].
-        num_labels: Number of labels of each utterance [R].
-
-    Returns:
-        Buckets with a number of labels of a coarse grid.
-    """
+    """Adds room for the labels of R utterances to shapes: numbers of labels of a coarse grid."""
     bucket_of_row = np.searchsorted([shape.longest for shape in shapes], lengths)
     return tuple(
         replace(shape, num_tokens=_token_room(int(num_labels[bucket_of_row == number].max(initial=1))))

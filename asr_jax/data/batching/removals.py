@@ -129,7 +129,6 @@ def count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: bo
     """Counts the characters that a tokenizer's normaliser removes from the texts of a set or replaces in them.
 
     Args:
-        tokenizer: Tokenizer of the texts, with its normaliser.
         takes_ids: Whether token ids of manifests take precedence over texts. Texts of utterances with token ids are
             then not counted.
     """
@@ -166,9 +165,7 @@ def check_removed(removed: Removed, *, limit: float, what: str) -> None:
     """Checks the share of removed and replaced characters.
 
     Args:
-        removed: Removed and replaced characters of a set.
         limit: Largest allowed share, as in `Data.max_removed_share`.
-        what: Name of the set, for the message.
 
     Raises:
         UserError: If more characters are removed or replaced. The message names them and three ways to continue.
@@ -265,11 +262,7 @@ class PartCounts:
         self._first = later._first | self._first
 
     def parts(self, utterances: Utterances, most: int | None = None) -> tuple[RemovedPart, ...]:
-        """Returns the parts, most frequent first.
-
-        Args:
-            most: Maximum number of parts. None: all.
-        """
+        """Returns the parts, most frequent first; at most `most` of them."""
         found = []
         for (by, part, to), number in self._numbers.most_common(most):
             first = utterances.columns.utterance(self._first[by, part, to])

@@ -109,7 +109,6 @@ def count_round_trip(
     """Counts the texts of a set that its labels write otherwise, and computes the lowest error rates.
 
     Args:
-        tokenizer: Tokenizer of the model, with the normaliser of the texts.
         scoring: Normaliser of references and hypotheses in scoring. Empty: that of the tokenizer.
         takes_ids: As in `count_removed`.
         labels: Labels by row of `utterances.columns`, as in `Index`. With them, texts that are known to be restored are
@@ -134,8 +133,6 @@ def about_round_trip(found: RoundTrip, what: str, *, flag: str, has_rates: bool)
     """Returns a message on the texts that labels write otherwise; empty if there are none.
 
     Args:
-        found: Counts of a set.
-        what: Name of the set.
         flag: Text before the name of a normaliser, such as a flag.
         has_rates: Whether error rates are computed on the set. The lowest ones are then named.
     """
@@ -159,12 +156,7 @@ def lowest_rates(wer: float | None, cer: float | None) -> str:
 
 
 def remedy(normaliser: str, flag: str) -> str:
-    """Returns a sentence on how labels write the texts as they are.
-
-    Args:
-        normaliser: Normaliser under which they do. Empty: none does.
-        flag: As in `about_round_trip`.
-    """
+    """Returns a sentence on how labels write the texts as they are: with a normaliser, or without one."""
     if normaliser:
         return f"{flag} {normaliser} ends this: the labels then write all texts that were tried"
     return (
@@ -177,9 +169,6 @@ def compared(text: str, tokenizer: Tokenizer, scoring: str) -> tuple[str, str]:
     """Returns the normalised reference, and the normalised output of a model without errors.
 
     The text is encoded with and without the scoring normaliser; the result that is closer to the reference counts.
-
-    Args:
-        scoring: Normaliser of references and hypotheses.
     """
     reference = normalise(text, scoring)
     if scoring == tokenizer.normaliser:
@@ -194,7 +183,6 @@ def changes(text: str, tokenizer: Tokenizer, scoring: str, pair: tuple[str, str]
     """Counts the parts of a text that its labels write otherwise: characters or words, cases, or white space.
 
     Args:
-        scoring: Normaliser of references and hypotheses.
         pair: Result of `compared`; the two differ.
     """
     found = Counter[PartKey]()

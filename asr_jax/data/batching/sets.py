@@ -82,11 +82,7 @@ def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
 
 
 def _resolved(data: Data, validation: Sequence[str], options: ReadOptions) -> dict[Role, list[Input]]:
-    """Inputs of both sets; none of the training set if its shards are read one after the other.
-
-    Raises:
-        UserError: If paths cannot be read. The message names all of them.
-    """
+    """Inputs of both sets; none of the training set if its shards are read one after the other."""
     found: dict[Role, list[Input]] = {"train": [], "validation": []}
     problems = [] if data.train else ["data.train is empty: expected at least one manifest or folder"]
     train = () if data.order == "sharded" else data.train

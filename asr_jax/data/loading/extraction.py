@@ -116,9 +116,7 @@ def extract(
     without `force`.
 
     Args:
-        out: Parquet file to write.
         paths: Manifests, folders and glob patterns.
-        extractor: Function that computes the frames.
         tokenizer: Tokenizer of the column `tokens`. None: texts may be missing.
         reject_above_s: Maximum duration of an utterance in seconds; longer ones are rejected.
         max_samples: Maximum number of utterances of each input, from its start. 0: all.
@@ -126,7 +124,6 @@ def extract(
         allow_pipes: Whether commands in the place of files are run.
         job: Job of the utterances; `out` is the file of this job. The first one has the utterances that are
             rejected without opening their audio. None: all.
-        force: Whether an existing file is overwritten.
 
     Raises:
         UserError: If no utterance is left, if the existing file has other features, or if another process writes it.
@@ -238,11 +235,7 @@ def _extract_parts(
     workers: int,
     out: Path,
 ) -> tuple[list[str], list[Rejected]]:
-    """Writes missing parts of the own rows, in the shapes of all rows. Long rows are computed in windows.
-
-    Returns:
-        File names of all parts, and the utterances that could not be read.
-    """
+    """Writes missing parts of the own rows, in the shapes of all rows. Long rows are computed in windows."""
     shapes = shapes_of(index.lengths[~is_long], extractor.limits, scale=index.scale, num_devices=1)
     buckets = with_labels(shapes, index.lengths[~is_long], index.num_labels()[~is_long])
     firsts = range(own.start, own.stop, PART_RECORDS)
@@ -326,13 +319,7 @@ def _features_of_long(
 
 
 def join_parquet(parts: Sequence[Path], out: Path, schema: pa.Schema) -> None:
-    """Joins all parts into one file atomically, a group of rows at a time.
-
-    Args:
-        parts: Files with the columns of the schema.
-        out: File to write.
-        schema: Columns and metadata of the file.
-    """
+    """Joins all parts into one file atomically, a group of rows at a time."""
     partial = temporary_path(out, f"{out.name}.{os.getpid()}.partial")
     with partial.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:

@@ -387,8 +387,6 @@ def open_sharded(
 
     Args:
         state: `LoadedBatch.state` of the last batch that was used. None: the beginning.
-        start: Position of the first batch.
-        read_ahead: Number of batches that are read ahead.
     """
     before = State() if state is None else State(**state | {"held": tuple(map(tuple, state["held"]))})
     batches, ready, is_closed = ShardedBatches(stream, before), queue.Queue[Any](read_ahead), threading.Event()

@@ -74,8 +74,6 @@ class BatchSource:
         """Initialises without reading.
 
         Args:
-            index: Utterances by row.
-            plan: Rows of the batches.
             layout: Rows of this process. None: all.
             storage: Patience with storage. None: the defaults.
         """

@@ -52,10 +52,8 @@ def listed(
       audio file, otherwise one path per line.
 
     Args:
-        inputs: Inputs as given by the user.
         read_stdin: Returns up to the given number of bytes of standard input; -1: all.
         folder: Folder for audio that is contained in tables or read from standard input.
-        allow_pipes: Whether commands in the place of files are run.
 
     Raises:
         UserError: If a manifest, a list or standard input cannot be read, or if a folder is empty.
@@ -143,14 +141,6 @@ def _of_stream(
     """Utterances of standard input or a pipe: audio, or one path per line.
 
     Audio is copied to a file first, because decoders seek and a pipe cannot.
-
-    Args:
-        read: Returns up to the given number of bytes; -1: all.
-        name: Name of the input in error messages.
-        path: File for the audio.
-
-    Raises:
-        UserError: If the content is empty, or is neither audio nor paths.
     """
     start = read(CONTENT_BYTES)
     if not start:

@@ -84,7 +84,6 @@ def place_of(cache: str, inputs: Sequence[Input], trim_db: float, options: ReadO
 
     Args:
         cache: Folder of the cache. Empty: that of the environment variable, or the user's cache folder.
-        trim_db: Threshold of trimming in dB.
     """
     how = " texts may lack" * options.texts_may_lack + " pipes" * options.allow_pipes + options.root
     code = f"{digest_of_code(SOURCES)} {trim_db}{how}"
@@ -121,10 +120,6 @@ def keep(read: Read, place: Path, inputs: Sequence[Input]) -> None:
 
     Columns get a new folder that is never changed, and processes that map other columns are not disturbed. Columns of
     any data that are out of date or have not been used for long are removed, unless a process uses them.
-
-    Args:
-        read: Result of reading.
-        place: Folder of the inputs in the cache.
     """
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place, prefix="columns-"))

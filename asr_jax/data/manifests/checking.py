@@ -83,11 +83,6 @@ def check_audio(
 
     Args:
         inputs: Paths of the inputs, in the order of `Columns.input_of`.
-        role: Set that is read from folders of several sets.
-        opens_all: Whether all utterances are opened.
-
-    Returns:
-        The result for each input that has utterances.
     """
     rows_of, checks = utterances.columns.input_of[utterances.rows], []
     for number, path in enumerate(inputs):

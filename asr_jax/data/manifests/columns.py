@@ -190,11 +190,7 @@ class Columns(ByFile):
 
 
 def save_columns(columns: Any, folder: Path, *, prefix: str = "") -> None:
-    """Writes the fields of a dataclass, such as Columns: one file per array, and one with the names.
-
-    Args:
-        prefix: Beginning of the names of the files.
-    """
+    """Writes the fields of a dataclass, such as Columns: one file per array, and one with the names."""
     arrays: dict[str, np.ndarray] = {}
     names: dict[str, tuple[str, ...]] = {}
     for field in fields(columns):

@@ -37,9 +37,6 @@ def tolerated_s(duration_s: float) -> float:
 def difference(there_s: float, duration_s: float, place: Location) -> str:
     """Describes the difference between the audio and its duration in the manifest. Empty: it is tolerated.
 
-    Args:
-        there_s: Duration of the audio in seconds.
-
     Raises:
         AudioError: If a part of the audio is missing.
     """
@@ -58,9 +55,6 @@ def difference(there_s: float, duration_s: float, place: Location) -> str:
 
 def joined_remarks(utterance: Utterance, remarks: Remarks, differs: str) -> str:
     """Joins the remarks on the audio of an utterance to one line. Empty: there are none.
-
-    Args:
-        differs: Difference of the durations, as of `difference`.
 
     Raises:
         AudioError: If the audio is silent and the utterance has a text.

@@ -166,11 +166,7 @@ def _local(
 
 
 def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:
-    """Checks the number of rejected utterances.
-
-    Raises:
-        UserError: If the input as a whole is wrong.
-    """
+    """Checks the number of rejected utterances."""
     if num_utterances and len(rejected) <= max(MAX_REJECTED, MAX_REJECTED_SHARE * (num_utterances + len(rejected))):
         return
     lines = lines_of([path])

@@ -60,7 +60,6 @@ def identities(
     """Returns the id and the identity of each recording.
 
     Args:
-        with_texts: Whether texts belong to the identity.
         own: Folder in which the command itself unpacks audio. Paths and times there differ in each call, and only the
             bytes count.
     """

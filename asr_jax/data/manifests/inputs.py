@@ -69,9 +69,7 @@ def resolve(paths: Sequence[str], role: Role = "train", options: ReadOptions | N
     name no sets is read whole.
 
     Args:
-        paths: Files, folders and glob patterns.
         role: `train`, or `validation`: the first existing one of val, validation, valid and dev.
-        options: Options of reading. None: the defaults.
 
     Returns:
         An input for each path to read, with its index into `paths`.
@@ -211,11 +209,7 @@ def _numbered(path: str) -> list[str]:
 
 
 def _of_file(path: str, role: Role, options: ReadOptions) -> list[str]:
-    """Files to read for a file: those of a list of tars, and the recordings for lhotse's supervisions.
-
-    Raises:
-        UserError: If the file is a tar of NeMo, whose texts are in the manifest, or supervisions without recordings.
-    """
+    """Files to read for a file: those of a list of tars, and the recordings for lhotse's supervisions."""
     folder, name = os.path.split(path)
     if NEMO_TAR.fullmatch(name) and os.path.exists(manifest := os.path.join(folder, NEMO_TARRED)):
         raise UserError(
@@ -250,11 +244,7 @@ def _of_lhotse(files: list[str]) -> list[str]:
 
 
 def _of_corpus(path: str, role: Role) -> list[str]:
-    """Paths of a role in a corpus as it is distributed, or in a folder with `metadata.csv`. Empty for other folders.
-
-    Raises:
-        UserError: If the corpus has no set for the role.
-    """
+    """Paths of a role in a corpus as it is distributed, or in a folder with `metadata.csv`. Empty for other folders."""
     if AN4.matches(path):
         return [an4_set(path, role)]
     if os.path.isfile(manifest := os.path.join(path, NEMO_TARRED)):
@@ -271,11 +261,7 @@ def _of_corpus(path: str, role: Role) -> list[str]:
 
 
 def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> list[str] | None:
-    """Manifest, folder or files of a role in a folder of several sets. None for any other folder.
-
-    Raises:
-        UserError: If the names of several sets do not determine which one is for training.
-    """
+    """Manifest, folder or files of a role in a folder of several sets. None for any other folder."""
     if _named(folder, "train", options):
         return _named(folder, role, options)[:1]
     sets = [_set_name(os.path.relpath(file, folder).lower()) for file in files]

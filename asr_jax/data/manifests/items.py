@@ -189,9 +189,6 @@ def _of_row(path: str, row: int, fields: Callable[[], dict[str, Any]], options: 
 def shards_of(paths: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
     """Shards of inputs in order: files, folders and patterns, local or behind URLs. URLs are not fetched.
 
-    Args:
-        paths: Files, folders, glob patterns and URLs.
-
     Raises:
         UserError: If an input does not exist, or is not a tar, a Parquet or an ArrayRecord file.
     """
@@ -217,9 +214,6 @@ def sampled(
     shards: Sequence[str], num: int, options: ReadOptions, storage: Storage
 ) -> tuple[list[Utterance], list[Rejected]]:
     """The first items of shards, with durations, and rejected ones. The same number is read of each of some shards.
-
-    Args:
-        num: Number of items.
 
     Raises:
         UserError: If no shard can be read.

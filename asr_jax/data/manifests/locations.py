@@ -242,11 +242,7 @@ class Location:
         return content
 
     def file(self, content: bytes | None = None) -> PathLike | NamedAudio:
-        """Argument of `read_audio` and `probe`: the path, or the bytes with their name.
-
-        Args:
-            content: Bytes at the location, if they are known. None: they are read.
-        """
+        """Argument of `read_audio` and `probe`: the path, or the bytes with their name."""
         if content is None and self.num_bytes is None and not self.command and not is_url(self.path):
             return self.path
         is_whole_url = is_url(self.path) and self.num_bytes is None
@@ -255,9 +251,6 @@ class Location:
 
     def info(self, content: bytes | None = None) -> AudioInfo:
         """Duration, rate and channels of the audio. For a part, the duration of the part.
-
-        Args:
-            content: Bytes at the location, as in `file`.
 
         Raises:
             AudioError: If the audio cannot be read, or ends before the part.
@@ -277,8 +270,6 @@ class Location:
         """Samples, as `read_audio` returns them.
 
         Args:
-            rate_hz: Sample rate of the result in Hz.
-            content: Bytes at the location, as in `file`.
             remarks: Takes the remarks on the audio. None: they are not wanted.
         """
         return read_audio(self.file(content), rate_hz=rate_hz, speed=speed, remarks=remarks, **self._selection)
@@ -294,9 +285,6 @@ class Location:
 
     def features(self, content: bytes | None = None) -> Float32[np.ndarray, "T F"]:
         """Ready features.
-
-        Args:
-            content: Bytes at the location, as in `file`.
 
         Raises:
             AudioError: If they cannot be read, are not finite, or have another shape than the location.
@@ -323,11 +311,7 @@ def _span(text: str) -> tuple[float, float | None]:
 
 
 def _shaped(values: Float32[np.ndarray, "..."], rows: int, cols: int) -> Float32[np.ndarray, "T F"]:
-    """Reshapes values to `rows` × `cols`.
-
-    Raises:
-        ValueError: If their number or two-dimensional shape differs, or if they are not finite.
-    """
+    """Reshapes values to `rows` × `cols`. Raises a ValueError if they have another number, or are not finite."""
     if values.size != rows * cols or (values.ndim == 2 and values.shape != (rows, cols)):
         shape = " × ".join(map(str, values.shape))
         raise ValueError(f"{shape} values; expected {rows} frames × {cols} = {rows * cols}")

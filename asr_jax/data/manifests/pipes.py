@@ -76,10 +76,6 @@ def is_pipe(path: str) -> bool:
 def parsed(text: str, *, is_allowed: bool) -> Pipe:
     """Parses a command.
 
-    Args:
-        text: The command, with `|` at its end.
-        is_allowed: Whether commands that do more than decode a file are accepted.
-
     Raises:
         ValueError: If the command cannot be run, or is not allowed.
     """
@@ -175,12 +171,7 @@ def _words(text: str) -> list[str]:
 
 
 def _stages(text: str) -> list[list[str]]:
-    """Words of the programs of a command, whose names are without a folder.
-
-    Raises:
-        ValueError: If a program is not in PROGRAMS or would not write to standard output, or if the command has syntax
-            that needs a shell.
-    """
+    """Words of the programs of a command, whose names are without a folder."""
     for word in _words(text):
         if word != "|" and (set(word) <= set(_SHELL) or word.startswith("|") or set(word) & set("$`")):
             raise ValueError(
@@ -206,11 +197,7 @@ def _stages(text: str) -> list[list[str]]:
 
 
 def _input(text: str, stages: list[list[str]]) -> str:
-    """Input file among the words of a command, which is one of its first program.
-
-    Raises:
-        ValueError: If there is not exactly one.
-    """
+    """Input file among the words of a command, which is one of its first program."""
     values = [word for word in stages[0][1:] if not word.startswith("-")]
     files = _files(values) or values * (len(values) == 1)
     others = [name for stage in stages[1:] for name in _files(stage[1:])]

@@ -24,15 +24,7 @@ IN_PROCESSES_FROM = 200_000
 
 
 def in_threads[T, R](work: Callable[[T], R], items: Sequence[T], what: str) -> list[R]:
-    """Applies `work` to each item in threads.
-
-    Args:
-        work: Function of an item.
-        what: Name of the items in the progress bar.
-
-    Returns:
-        Results in the order of the items.
-    """
+    """Applies `work` to each item in threads; returns the results in the order of the items."""
     parts = itertools.batched(items, AT_ONCE)
     with ThreadPoolExecutor(min(2 * (os.cpu_count() or 1), MOST_THREADS)) as pool:
         done = pool.map(lambda part: [work(item) for item in part], parts)
@@ -46,9 +38,6 @@ def in_parts[R](work: Callable[[range], R], num: int, what: str, *, are_cached: 
     `if __name__ == "__main__"`, because each process then runs the script again.
 
     Args:
-        work: Function of the numbers of some rows.
-        num: Number of rows.
-        what: Name of the items in the progress bar.
         are_cached: Whether the columns are cached. Only these are sent to processes, as file names.
 
     Returns:
@@ -64,14 +53,7 @@ def in_parts[R](work: Callable[[range], R], num: int, what: str, *, are_cached: 
 
 
 def with_bar[T](items: Iterable[T], total: int | None, what: str, *, shown_from: int = SHOWN_FROM) -> Iterable[T]:
-    """Returns the items, with a progress bar on the terminal if there are many.
-
-    Args:
-        items: Items to iterate over.
-        total: Number of items. None: unknown; the bar counts the items.
-        what: Name of the items in the progress bar.
-        shown_from: Smallest total for which a bar is shown.
-    """
+    """Returns the items, with a progress bar on the terminal if there are at least `shown_from`."""
     if (total is not None and total < shown_from) or not sys.stderr.isatty():
         return items
     return track(items, description=f"reading {what}", total=total, console=Console(stderr=True), transient=True)

@@ -85,11 +85,9 @@ def read_utterances(
     whose duration is in the manifest is not opened.
 
     Args:
-        paths: Files, folders and glob patterns.
         role: Set that is read from folders of several sets.
         trim_db: Silence at both ends that is quieter than the loudest part by this many dB is trimmed. 0: no trimming.
         cache: Folder of the cache. Empty: the user's cache folder.
-        options: Options of reading. None: the defaults.
 
     Raises:
         UserError: If a path cannot be read, if an input has no utterances, or if more than a tenth of an input's
@@ -101,11 +99,7 @@ def read_utterances(
 
 
 def read_inputs(inputs: Sequence[Input], *, trim_db: float = 0.0, cache: str = "", options: ReadOptions) -> Utterances:
-    """Reads the utterances of resolved inputs, as `read_utterances`.
-
-    Args:
-        inputs: Result of `resolve`.
-    """
+    """Reads the utterances of resolved inputs, as `read_utterances`."""
     place = place_of(cache, inputs, trim_db, options)
     found = kept(place)
     if found and found[0].is_up_to_date():

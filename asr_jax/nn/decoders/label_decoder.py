@@ -108,7 +108,6 @@ class LabelDecoderModule(nn.Module):
         """Returns the logits of the label after each of the given ones. Later labels have no influence.
 
         Args:
-            labels: Label ids, the first of which is that of the begin.
             memory: Frames of the encoder. Padding must be finite and has no influence.
         """
         positions = sinusoids(np.arange(labels.shape[1], dtype=np.float64), self.settings.dim)
@@ -138,7 +137,6 @@ class LabelDecoderModule(nn.Module):
         Args:
             cache: Keys and values of the labels before.
             place: Number of labels before the new ones, with that of the begin.
-            lengths: Number of frames of each row.
         """
         positions = jnp.asarray(sinusoids(np.arange(cache.keys.shape[3], dtype=np.float64), self.settings.dim))
         x = self._embedded(labels, positions[place][None, None])
@@ -193,13 +191,7 @@ class LabelDecoderLayer(nn.Module):
     def begin(
         self, x: Float[Array, "B 1 D"], cache: None, inputs: LabelInputs
     ) -> tuple[Float[Array, "B 1 D"], tuple[Float[Array, "B T A"], Float[Array, "B T A"]]]:
-        """Returns keys and values of the encoder's frames.
-
-        Args:
-            x: Array that is returned without change.
-            cache: Not used.
-            inputs: Inputs of all layers.
-        """
+        """Returns keys and values of the encoder's frames."""
         assert inputs.memory is not None
         return x, (self.to_encoder.key(inputs.memory), self.to_encoder.value(inputs.memory))
 
@@ -207,11 +199,6 @@ class LabelDecoderLayer(nn.Module):
         self, x: Float[Array, "B K D"], cache: DecoderCache, inputs: LabelInputs
     ) -> tuple[Float[Array, "B K D"], tuple[Array, Array, Array]]:
         """Computes one label of each hypothesis.
-
-        Args:
-            x: Vectors of the labels.
-            cache: Keys and values of this layer, without its axis.
-            inputs: Inputs of all layers.
 
         Returns:
             The vectors, and the labels' keys and values with the attention weights of frames, the mean over heads.

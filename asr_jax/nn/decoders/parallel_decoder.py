@@ -23,11 +23,7 @@ class ParallelDecoder(nn.Module):
     """Base class of decoder modules. Their parameter names are part of the checkpoint format."""
 
     def __call__(self, queries: Frames, memory: Frames, *, step: Step) -> Float[Array, "B U D"]:
-        """Returns the vector of each label. Padding of queries and memory has no influence.
-
-        Args:
-            queries: One vector of width D for each label.
-        """
+        """Returns the vector of each label. Padding of queries and memory has no influence."""
         raise NotImplementedError
 
 

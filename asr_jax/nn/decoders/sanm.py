@@ -66,7 +66,6 @@ class MemoryAttention(nn.Module):
 
         Args:
             allowed: Keys (last axis) that queries may attend to.
-            lengths: Number of valid frames.
         """
         query, key, value = jnp.split(Linear(3 * self.dim, dtype=self.dtype, name="in")(x), 3, axis=-1)
         memory = Memory(self.kernel_size, self.shift, self.dropout, name="memory")(value, lengths, step=step)
@@ -89,8 +88,6 @@ class Attention(nn.Module):
         """Applies attention to `memory`.
 
         Args:
-            x: Vectors that queries are computed from.
-            memory: Frames that keys and values are computed from.
             allowed: Keys (last axis) that queries may attend to.
 
         Raises:

@@ -62,8 +62,6 @@ def lstm_scan(
 
     Args:
         inputs: Input part of the gates, with biases.
-        hidden: Hidden state before the first frame.
-        cell: Cell state before the first frame.
 
     Returns:
         Hidden states and cell states after each frame.
@@ -256,7 +254,6 @@ def state_at(states: LSTMState, lengths: Int[Array, " B"]) -> LSTMState:
     """Returns the state after the last valid frame of each row.
 
     Args:
-        states: States after each frame, `[L B T H]`, from `LSTM`.
         lengths: Number of valid frames of each row, at least 1.
     """
 

@@ -44,8 +44,6 @@ def lstm_cudnn(
 
     Args:
         kernel: Input kernel, with the gates input, forget, cell and output (G = 4 H).
-        hidden: Hidden state before the first frame.
-        cell: Cell state before the first frame.
     """
     dtype, (rows, num_frames, size), dim = x.dtype, x.shape, len(recurrent)
     x, hidden, cell = (each.astype(jnp.float32) for each in (x, hidden, cell))

@@ -28,11 +28,7 @@ class Prediction(nn.Module):
     dtype: DTypeLike
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
-        """Returns the output at all S = U + 1 label positions.
-
-        Args:
-            lengths: Number of valid labels of each row.
-        """
+        """Returns the output at all S = U + 1 label positions."""
         raise NotImplementedError
 
     def start(self, num_rows: DimSize) -> Any:
@@ -61,12 +57,7 @@ class PredictionSettings:
         return 1
 
     def build(self, *, vocab_size: int, blank_id: int, dtype: DTypeLike) -> Prediction:
-        """Returns the module.
-
-        Args:
-            vocab_size: Number of labels, including the blank.
-            dtype: Data type of the computation.
-        """
+        """Returns the module."""
         raise NotImplementedError
 
 

@@ -82,13 +82,7 @@ def before_batch(
     key: UInt32[Array, "2"],
     updates: Int[Array, ""],
 ) -> Passed:
-    """Begins a batch, or continues with another part of it.
-
-    Args:
-        passed: States that the last batch passed on.
-        key: Data of the run's key.
-        updates: Number of updates applied so far.
-    """
+    """Begins a batch, or continues with another part of it."""
     is_new = position != passed.position
     left = passed.left - 1
     ends = is_new & ((left <= 0) | (updates < settings.after))
@@ -111,11 +105,7 @@ def states_of(passed: Passed, num_rows: int) -> Tree:
 
 
 def after_rows(passed: Passed, states: Tree, num_rows: int) -> Passed:
-    """Returns `passed` with the states after the next rows of the batch.
-
-    Args:
-        passed: States that were given to the rows.
-    """
+    """Returns `passed` with the states after the next rows of the batch."""
     rows = passed.row + jnp.arange(num_rows)
     written = jax.tree.map(
         lambda each, new: each.at[rows].set(jax.lax.stop_gradient(new).astype(each.dtype), mode="drop"),

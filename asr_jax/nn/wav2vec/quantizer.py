@@ -94,9 +94,6 @@ class GumbelQuantizer(nn.Module):
 
         Args:
             noise: Gumbel noise for training. None: drawn from the stream "dropout".
-
-        Returns:
-            Values, codes and probabilities of each frame.
         """
         settings, width = self.settings, x.shape[-1]
         x = x.astype(jnp.float32)

@@ -73,11 +73,7 @@ class MultiHeadAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], allowed: Bool[Array, "B 1 T"], *, step: Step) -> Float[Array, "B T D"]:
-        """Applies attention to `x`.
-
-        Args:
-            allowed: Keys (last axis) that queries may attend to.
-        """
+        """Applies attention to `x`."""
         query, key, value = (
             Linear(x.shape[-1], deviation=INITIAL_DEVIATION, dtype=self.dtype, name=name)(x)
             for name in ("query", "key", "value")
@@ -105,9 +101,6 @@ def fused_attention(
     Args:
         allowed: Keys (last axis) that queries may attend to: the first keys of each row. A row without allowed keys is
             padding; its first key is used to keep its output finite.
-
-    Returns:
-        Weighted means of the values.
     """
     lengths = jnp.maximum(allowed.sum(axis=(1, 2)), 1).astype(jnp.int32)
     has_kernel = traced_for().platform == "gpu" and query.dtype in (jnp.float16, jnp.bfloat16)

@@ -15,7 +15,6 @@ from asr_jax.data.batching.batch_plan import BatchPlan, PlannedBatch, local_rows
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.buckets import Bucket, Buckets, Entries, Scale, make_buckets
 from asr_jax.data.batching.mixing import Sources
-from asr_jax.data.batching.speeds import of_dali
 from tests.support import approx
 
 NUM = 300
@@ -276,12 +275,3 @@ def test_jitter_moves_every_speed_anew_in_each_epoch_and_all_fits() -> None:
     assert np.abs(counts - len(found) / 6).max() < 4 * np.sqrt(len(found) / 6)
     without = BatchPlan(replace(entries, jitter=0.0), buckets, seed=1)
     assert plan.fingerprint() != without.fingerprint()
-
-
-def test_rates_of_dali_mean_the_opposite() -> None:
-    found = of_dali(0.85, 1.15)
-    (middle,), jitter = found["speeds"], found["speed_jitter"]
-    assert middle - jitter == approx(1 / 1.15)
-    assert middle + jitter == approx(1 / 0.85)
-    with pytest.raises(ValueError, match=r"low 1\.2 and high 0\.8"):
-        of_dali(1.2, 0.8)

@@ -8,7 +8,7 @@ import pytest
 from recordings import RATE, jsonl, noise, read, signal, write
 
 from asr_jax.data.manifests.locations import Location
-from asr_jax.data.manifests.silence import sounding_part, trimmed
+from asr_jax.data.manifests.measuring import sounding_part, trimmed
 from asr_jax.data.manifests.utterances import Utterance
 
 

@@ -35,12 +35,7 @@ def warn_once(message: str) -> None:
 
 
 def notes_of(path: str, num_skipped: int, options: "ReadOptions") -> list[str]:
-    """Sentences on an input after it was read: its utterances that are left out, and the remarks on others.
-
-    Args:
-        num_skipped: Number of utterances that a mark leaves out.
-        options: Options of the reading, whose remarks are cleared.
-    """
+    """Sentences on an input after it was read: its utterances that are left out, and the remarks on others."""
     notes = [f"{path}: {counted(num, 'utterance')} {remark}" for remark, num in options.remarks.items()]
     options.remarks.clear()
     if num_skipped:

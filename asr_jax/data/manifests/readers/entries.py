@@ -31,7 +31,6 @@ def utterance(fields: Fields, options: ReadOptions, *, name: str) -> Utterance:
     """Utterance of audio or of ready features with these fields.
 
     Args:
-        fields: Values by field name.
         name: Id if the fields have none.
 
     Raises:
@@ -102,7 +101,6 @@ def wav(name: str, values: Sequence[float] | Num[np.ndarray, "..."], rate_hz: in
     """WAV file of the samples in a field.
 
     Args:
-        name: Name of the field, for messages.
         values: 16-bit integers, or floats from -1 to 1.
 
     Raises:

@@ -43,10 +43,6 @@ def files(path: str, options: ReadOptions) -> list[str]:
 def read_fairseq(path: str, options: ReadOptions) -> Entries:
     """Reads a list and the transcripts beside it.
 
-    Args:
-        path: The list, `SET.tsv`.
-        options: Not used.
-
     Raises:
         UserError: If the list cannot be read, or if the transcripts have another number of lines.
     """

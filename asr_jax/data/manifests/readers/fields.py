@@ -98,11 +98,6 @@ def first(fields: Fields, names: Sequence[str]) -> Any:
 def string(fields: Fields, names: Sequence[str], default: str = "") -> str:
     """String of the first of the names that has a value. For ids and speakers, a whole number is converted.
 
-    Args:
-        fields: Values by field name.
-        names: Field names in order of preference.
-        default: Result if there is no value.
-
     Raises:
         InvalidEntry: If the value is not a string.
     """
@@ -190,10 +185,6 @@ def objects(fields: Fields, name: str) -> list[Fields]:
 
 def feature_file(path: str, rows: int | None, cols: int | None) -> Location:
     """Location of features in a file of their own.
-
-    Args:
-        rows: Number of frames.
-        cols: Number of values per frame.
 
     Raises:
         InvalidEntry: If the shape is not known.

@@ -33,11 +33,7 @@ def files(path: str, options: ReadOptions) -> list[str]:
 
 
 def read_folder(path: str, options: ReadOptions) -> Entries:
-    """Reads a folder of audio, or one audio file.
-
-    Args:
-        path: Folder or audio file.
-    """
+    """Reads a folder of audio, or one audio file."""
     there = set(files(path, options))
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for name in sorted(there):

@@ -53,11 +53,7 @@ def objects(path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _named(path: str, file: Any) -> list[tuple[int, Any]]:
-    """Objects of a file `{id: {…}, …}`, as SpeechBrain writes it. Empty for other files.
-
-    Raises:
-        UserError: If the file is one object with a list of utterances.
-    """
+    """Objects of a file `{id: {…}, …}`, as SpeechBrain writes it. Empty for other files."""
     try:
         first = json.loads(file.readline().removeprefix(MARK))
         _check_no_list(path, first)

@@ -86,11 +86,7 @@ def _table(path: str) -> Table:
 
 
 def _value(table: Table, name: str) -> str:
-    """Rest of a line after its first word. Empty if there is no such line.
-
-    Raises:
-        InvalidEntry: If the line cannot be read.
-    """
+    """Rest of a line after its first word. Empty if there is no such line."""
     value = table.get(name, "")
     if isinstance(value, InvalidEntry):
         raise value
@@ -98,11 +94,7 @@ def _value(table: Table, name: str) -> str:
 
 
 def _signal(name: str, tables: Mapping[str, Table], options: ReadOptions) -> tuple[str, float]:
-    """Location of an utterance, and its duration in seconds, NaN if it is not known.
-
-    Raises:
-        InvalidEntry: If a line of the utterance is not valid.
-    """
+    """Location of an utterance, and its duration in seconds, NaN if it is not known."""
     if tables["segments"]:
         return _segment(_value(tables["segments"], name), tables["wav.scp"], options)
     length = _value(tables["utt2dur"], name) or _value(tables["reco2dur"], name)
@@ -110,11 +102,7 @@ def _signal(name: str, tables: Mapping[str, Table], options: ReadOptions) -> tup
 
 
 def _segment(line: str, recordings: Table, options: ReadOptions) -> tuple[str, float]:
-    """Location and duration of a segment `recording start end [channel]`. An end of -1 is the end of the recording.
-
-    Raises:
-        InvalidEntry: If the line is not valid.
-    """
+    """Location and duration of a segment `recording start end [channel]`. An end of -1 is the end of the recording."""
     recording, start, end, channel = (*FIELDS.split(line), "", "", "", "")[:4]
     if not end:
         raise InvalidEntry(f"segment {line!r}; expected recording, start and end in seconds")

@@ -147,12 +147,7 @@ def _span(item: Fields) -> tuple[float, float]:
 
 
 def _audio(recording: Fields, channel: object, in_shar: Callable[[], Location]) -> Location:
-    """Audio of a channel of a recording, or the mean of all of its channels.
-
-    Args:
-        channel: Channel, or a list of all channels of a file.
-        in_shar: Location of the audio if it is in lhotse's Shar.
-    """
+    """Audio of a channel of a recording, or the mean of all of its channels."""
     wanted = channel if isinstance(channel, list) else [channel]
     for source in f.objects(recording, "sources"):
         channels = source.get("channels")
@@ -180,11 +175,7 @@ def _in_shar(name: str, path: str, tars: Tars) -> Location:
 
 
 def _check_transforms(recording: Fields) -> None:
-    """Checks that the recording has no transforms, which lhotse applies when it reads audio. They are not applied here.
-
-    Raises:
-        InvalidEntry: If the recording has transforms other than resampling.
-    """
+    """Checks that the recording has no transforms but resampling. lhotse applies them when it reads audio."""
     if not recording.get("transforms"):
         return
     names = [str(transform.get("name")) for transform in f.objects(recording, "transforms")]

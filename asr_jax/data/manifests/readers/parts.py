@@ -54,7 +54,6 @@ def part_of(fields: Fields, options: ReadOptions) -> Part:
     `stop`, which are samples in SpeechBrain.
 
     Args:
-        fields: Values by field name.
         options: Options of reading, whose remarks get the fields that look like a time and are not used.
 
     Raises:
@@ -125,7 +124,6 @@ def without_origin(part: Part, audio: Location | bytes, fields: Fields, options:
 
     Args:
         audio: Location or content of audio that belongs to one utterance, as in a table or a tar.
-        fields: The fields of the part, which are counted.
     """
     if not part.start_s > 0 or math.isnan(part.length_s):
         return part
@@ -212,11 +210,7 @@ def _span(found: Mapping[Role, Sequence[_Given]], fields: Fields, options: ReadO
 
 
 def _scales(found: Mapping[Role, Sequence[_Given]], fields: Fields) -> dict[Unit, float]:
-    """Units per second of each unit. A unit is missing if it is not known and only durations have it.
-
-    Raises:
-        InvalidEntry: If the unit of a start or end is not known.
-    """
+    """Units per second of each unit. A unit is missing if it is not known and only durations have it."""
     starts, ends, lengths = found.get("start", ()), found.get("end", ()), found.get("duration", ())
     units = {each.unit for each in (*starts, *ends, *lengths)}
     per_s = {unit: rate for unit, rate in PER_S.items() if unit in units}
@@ -248,11 +242,7 @@ def _scales(found: Mapping[Role, Sequence[_Given]], fields: Fields) -> dict[Unit
 
 
 def _agreed(seconds: Mapping[_Given, float], tolerated: float) -> float:
-    """First of the times of fields that say the same. NaN if there are none.
-
-    Raises:
-        InvalidEntry: If they differ by more than rounding.
-    """
+    """First of the times of fields, which may differ by rounding only. NaN if there are none."""
     if len(seconds) > 1 and max(seconds.values()) - min(seconds.values()) > tolerated:
         raise InvalidEntry(f"{_named({'start': list(seconds)})}: expected equal times; remove the wrong field")
     return next(iter(seconds.values()), math.nan)

@@ -205,12 +205,7 @@ def _audio_column(path: str, separator: str) -> int | None:
 
 
 def _is_row(text: str, separator: str, column: int | None) -> bool:
-    """Whether joined lines are one row of CSV.
-
-    Args:
-        text: The joined lines.
-        column: Column of the audio. If a line after the first has an audio file there, it is a row of its own.
-    """
+    """Whether joined lines are one row of CSV."""
     try:
         _values(text, separator, True)
     except InvalidEntry:

@@ -55,9 +55,6 @@ TAR = Reader("WebDataset shard", is_file_of(".tar", ".tar.gz", ".tgz", ".tar.bz2
 def check_end(file: Any, tar: tarfile.TarFile) -> None:
     """Checks that a tar is complete, and that nothing follows it.
 
-    Args:
-        tar: The tar, of which all files are read.
-
     Raises:
         tarfile.ReadError: If it is truncated, or if several tars are joined to one.
     """
@@ -93,10 +90,6 @@ def samples(tar: tarfile.TarFile) -> Iterator[tuple[str, Members]]:
 def utterance_of(path: str, tar: tarfile.TarFile, stem: str, members: Members, options: ReadOptions) -> Utterance:
     """Utterance of the files with a stem.
 
-    Args:
-        stem: Name of the files without their endings.
-        members: The files by ending.
-
     Raises:
         InvalidEntry: If they are not an utterance.
     """
@@ -127,11 +120,7 @@ def _ending(members: Members, endings: Sequence[str]) -> tarfile.TarInfo | None:
 
 
 def _fields(tar: tarfile.TarFile, members: Members) -> Fields:
-    """Fields of the member .json. Empty if there is no such member.
-
-    Raises:
-        InvalidEntry: If it is not a JSON object.
-    """
+    """Fields of the member .json. Empty if there is no such member."""
     member = _ending(members, (".json",))
     if member is None:
         return {}
