@@ -248,7 +248,7 @@ def _checked(path: Path, part: Part, found: Sequence[Any], *, weights: str = "f3
             about += f", the best label differs in {1 - compared.same_best:.2%} of all frames"
     if not measured <= limit:  # also NaN
         raise RunError(
-            f"{path.name}: its outputs differ from the run's: {about}; expected at most {limit:g}; nothing is kept. {fix}"
+            f"{path.name}: outputs differ from the run's: {about}, expected at most {limit:g}; nothing is kept. {fix}"
         )
     return f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {about}"
 

@@ -143,7 +143,7 @@ def test_weights_are_written_for_other_systems(tmp_path: Path) -> None:
 def test_a_file_with_other_outputs_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = targets.Part.computed
     monkeypatch.setattr(targets.Part, "computed", lambda part: [computed(part)[0] + 0.02, *computed(part)[1:]])
-    with pytest.raises(RunError, match=r"model.onnx: .* largest difference 2.0e-02; expected at most 0.01"):
+    with pytest.raises(RunError, match=r"model.onnx: .* largest difference 2.0e-02, expected at most 0.01"):
         list(export(trained_of("quartznet"), tmp_path / "out", to="onnx"))
     assert not list(tmp_path.iterdir())
 

@@ -153,14 +153,6 @@ def test_texts_of_streams_are_those_of_the_run(name: str, kind: str, tmp_path: P
         assert expected.startswith(text)
 
 
-@pytest.mark.slow
-def test_beam_search_of_transducers_runs(tmp_path: Path) -> None:
-    paths = written(tmp_path, 1.3, 2.1)
-    trained = balanced(trained_of("transducer"), read_audio(paths[0]))
-    list(export(trained, tmp_path / "out", to="sherpa-onnx"))
-    assert all(texts_of_sherpa(tmp_path / "out", "transducer", paths, method="modified_beam_search"))
-
-
 def test_tokens_are_written_as_sherpa_reads_them() -> None:
     assert symbols_of(LETTERS, range(3)) == ["<blk>", "a", "b"]
     assert symbols_of(LETTERS, [9]) == ["▁"]
