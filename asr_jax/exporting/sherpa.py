@@ -4,6 +4,7 @@ Source: k2-fsa/sherpa-onnx, sherpa-onnx/csrc (`offline-*-model.cc`, `features.h`
 sherpa-onnx/python/sherpa_onnx/offline_recognizer.py, version 2.0.1.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.paraformer import ParaformerHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
-from asr_jax.text.characters import WordTokenizer
+from asr_jax.text.characters import IdTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -34,8 +35,6 @@ FUNASR = replace(FIRE_RED, window="hamming")
 """Bins of sherpa-onnx's kind `paraformer`."""
 INSTEAD = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
 SPACE, BLANK = "▁", "<blk>"
-SECONDS_OF_FRAME = {"omnilingual_asr_ctc": 0.02}
-"""Seconds per output frame by which sherpa-onnx computes times, by kind; 0.04 for the others."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,8 @@ class Kind:
     remarks: Sequence[str] = ()
     streams: bool = False
     """Whether the kind is one of `sherpa_onnx.OnlineRecognizer`."""
-
-    @property
-    def seconds_of_frame(self) -> float:
-        """Seconds per output frame by which sherpa-onnx computes times."""
-        return SECONDS_OF_FRAME.get(self.name, 0.04)
+    seconds_of_frame: float = 0.04
+    """Seconds per output frame by which sherpa-onnx computes times."""
 
 
 def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
@@ -74,8 +70,10 @@ def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
         return _transducer(parts, tokenizer, front_end)
     if isinstance(head, ParaformerHead):
         return _paraformer(parts, tokenizer, front_end)
-    parts.of(Features.of_samples(parts))  # raises
-    raise AssertionError(head)
+    kind = type(head).__name__.removesuffix("Head")
+    raise UserError(
+        f"sherpa-onnx has no kind for the head {parts.head} ({kind}): expected CTC, a transducer, Paraformer"
+    )
 
 
 def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
@@ -103,7 +101,8 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
         part, outputs=("log_probs",), function=lambda samples: ended(*compute(samples=samples), label=blank_id)
     )
     remark = f"levels of recordings: sherpa-onnx removes them, and the file sets {level:.0f} dB, as of the one above"
-    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=[] if isinstance(front_end, Waveform) else [remark])
+    remarks = [] if isinstance(front_end, Waveform) else [remark]
+    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=remarks, seconds_of_frame=0.02)
 
 
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
@@ -176,7 +175,8 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     [part] = parts.of(of_bins(parts, "speech", "speech_lengths", num_stages=min(len(stages), 2)))
     names = [symbol or BLANK for symbol in tokenizer.symbols]
     names[head.end_id] = "</s>"
-    if dropped := {*head.settings.dropped_ids} - {head.end_id}:
+    _check_symbols(names)
+    if dropped := {*head.dropped_ids} - {head.end_id, head.blank_id}:
         raise UserError(
             f"sherpa-onnx writes all labels of Paraformer, and dropped_ids has {sorted(dropped)}: --to onnx"
         )
@@ -293,9 +293,13 @@ def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[
     Raises:
         UserError: If the tokenizer's texts cannot be written as joined symbols.
     """
+    if isinstance(tokenizer, MixedTokenizer) and any(tokenizer.opens):
+        raise UserError(
+            "sherpa-onnx joins the labels of CTC and of transducers without spaces, and this run's tokenizer is of the "
+            "kind mixed, with words: expected another kind, or a Paraformer head. Use --to onnx"
+        )
     written = [_symbol(tokenizer, int(label)) for label in order]
-    if wrong := next((each for each in written if not each or len(each.split()) != 1), None):
-        raise UserError(f"the symbol {wrong!r} has spaces or is empty, which sherpa-onnx's tokens.txt cannot have")
+    _check_symbols(written)
     return written
 
 
@@ -304,8 +308,23 @@ def _symbol(tokenizer: Tokenizer, label: int) -> str:
     if symbol is None:
         return BLANK
     if label == tokenizer.unknown_id:  # as decoding writes it
-        return tokenizer.decode([label]).strip() or "<unk>"
-    return SPACE + symbol if isinstance(tokenizer, WordTokenizer) else symbol.replace(" ", SPACE)
+        text = tokenizer.decode([label])
+        return SPACE * text.startswith(" ") + text.strip() or "<unk>"
+    return SPACE + symbol if isinstance(tokenizer, WordTokenizer | IdTokenizer) else symbol.replace(" ", SPACE)
+
+
+def _check_symbols(symbols: Sequence[str]) -> None:
+    """Checks that sherpa-onnx reads symbols as they are meant.
+
+    Raises:
+        UserError: If not.
+    """
+    counts = collections.Counter(symbols)
+    if wrong := [each for each in symbols if each.split() != [each] or SPACE in each[1:] or counts[each] > 1]:
+        raise UserError(
+            f"the symbol {wrong[0]!r} is empty, occurs twice, or has a space or {SPACE} behind its first character: "
+            "sherpa-onnx's tokens.txt cannot have it. Use --to onnx"
+        )
 
 
 def _are_plain_words(tokenizer: Tokenizer) -> bool:
@@ -317,10 +336,10 @@ def _are_plain_words(tokenizer: Tokenizer) -> bool:
 def tokens_file(tokens: Sequence[str]) -> str:
     """Returns the content of tokens.txt.
 
-    sherpa-onnx takes a vocabulary for one of bytes if its largest byte is 0xC6, the first byte of letters such as ư.
-    One more symbol, which no label has, prevents that.
+    sherpa-onnx takes a vocabulary for one of bytes if its largest byte, without the sign of a space that symbols begin
+    with, is 0xC6, the first byte of letters such as ư. One more symbol, which no label has, prevents that.
     """
     lines = [f"{symbol} {label}" for label, symbol in enumerate(tokens)]
-    if max("".join(tokens).encode()) == 0xC6:
+    if max("".join(token.removeprefix(SPACE) for token in tokens).encode()) == 0xC6:
         lines.append(f"\N{IDEOGRAPHIC NUMBER ZERO} {len(tokens)}")
     return "\n".join(lines) + "\n"

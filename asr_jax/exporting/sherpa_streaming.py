@@ -22,7 +22,6 @@ from asr_jax.core.errors import UserError
 from asr_jax.exporting.parts import Part, Parts, symbols
 from asr_jax.exporting.sherpa import ICEFALL, Kind, bins_of, stateless, symbols_of
 from asr_jax.exporting.windows import feature_windows, initial_state, packed, streamed, unpacked
-from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -43,33 +42,21 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
     Raises:
         UserError: If the model cannot stream, or no kind has its head or front-end.
     """
-    head, front_end = parts.model.heads[parts.head], parts.model.front_end
-    feature_windows(parts)  # raises if the model cannot stream
+    front_end = parts.model.front_end
+    feature_windows(parts)  # raises if the front-end or the encoder cannot stream
+    initial_state(parts, 1)  # raises if the head cannot
     if bins_of(front_end) != ICEFALL:
         raise UserError(
             f"sherpa-onnx computes the features of streams itself, and this run has another front-end, "
             f"{type(front_end).__name__}: expected Kaldi's bins (asr_jax.audio.presets.icefall). Use --to onnx"
         )
-    if isinstance(head, CTCHead):
-        about = {"model_type": "zipformer2"} | metadata(parts)
-        return Kind(
-            "zipformer2_ctc",
-            [container(parts, "model", "log_probs")],
-            symbols_of(tokenizer, range(tokenizer.vocab_size)),
-            {"model": about},
-            streams=True,
-        )
-    if isinstance(head, TransducerHead):
+    about = {"model_type": "zipformer2"} | metadata(parts)
+    if isinstance(parts.model.heads[parts.head], TransducerHead):
         networks, tokens, of_decoder = stateless(parts, tokenizer)
-        about = {"model_type": "zipformer2"} | metadata(parts)
-        return Kind(
-            "transducer",
-            [container(parts, "encoder", "encoder_out"), *networks],
-            tokens,
-            {"encoder": about, "decoder": of_decoder},
-            streams=True,
-        )
-    raise UserError(f"sherpa-onnx has no streaming kind for the head {parts.head}: expected CTC or a transducer")
+        files = [container(parts, "encoder", "encoder_out"), *networks]
+        return Kind("transducer", files, tokens, {"encoder": about, "decoder": of_decoder}, streams=True)
+    tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
+    return Kind("zipformer2_ctc", [container(parts, "model", "log_probs")], tokens, {"model": about}, streams=True)
 
 
 def metadata(parts: Parts) -> dict[str, Any]:

@@ -113,14 +113,18 @@ def export(
     samples, about = _recording(trained, recording)
     yield f"tried with {about}"
     parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)
-    made = [] if to == "sherpa-onnx" else streaming_parts(parts) if streaming else list(parts)
+    types: Sequence[Any] = tuple(dict.fromkeys(weights))
     with _whole_folder(out) as folder:
         if to == "sherpa-onnx":
-            yield from _sherpa(trained, parts, folder, weights, streaming=streaming)
-        else:
-            write = _onnx if to == "onnx" else _stablehlo
-            yield from write(made, folder, tuple(dict.fromkeys(weights)))
-            _describe(trained, parts, folder, made, streaming=streaming)
+            yield from _sherpa(trained, parts, folder, types, streaming=streaming)
+            return
+        made = streaming_parts(parts) if streaming else list(parts)
+        for part in made:
+            if to == "stablehlo":
+                yield _stablehlo(part, folder)
+            else:
+                yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
+        _describe(trained, parts, folder, made, streaming=streaming)
 
 
 def _check_used(to: str, given: Set[str]) -> None:
@@ -168,22 +172,17 @@ def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], st
     return np.clip(noise, -32767, 32767).astype(np.int16), "noise of 3 s, because no recording was found"
 
 
-def _stablehlo(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
+def _stablehlo(part: Part, folder: Path) -> str:
     from asr_jax.exporting.stablehlo import run_stablehlo, write_stablehlo
 
-    for part in made:
-        path = folder / f"{part.name}.stablehlo"
-        write_stablehlo(part, path)
-        yield _checked(path, part, run_stablehlo(path, part))
+    path = folder / f"{part.name}.stablehlo"
+    write_stablehlo(part, path)
+    return _checked(path, part, run_stablehlo(path, part))
 
 
-def _onnx(made: Iterable[Part], folder: Path, weights: Sequence[str]) -> Iterator[str]:
-    for part in made:
-        chosen = ["f32"] if part.name == "features" else weights
-        yield from write_part(part, folder, chosen, metadata={})
-
-
-def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str], *, streaming: bool) -> Iterator[str]:
+def _sherpa(
+    trained: Trained, parts: Parts, folder: Path, weights: Sequence[WeightType], *, streaming: bool
+) -> Iterator[str]:
     from asr_jax.exporting.onnx_files import file_name
     from asr_jax.exporting.sherpa import kind_of, tokens_file
     from asr_jax.exporting.sherpa_streaming import streaming_kind_of
@@ -192,7 +191,7 @@ def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]
     written = []
     for part in kind.parts:
         # An embedding is not quantised, and a quantised joint network changes more words than it saves memory.
-        chosen: Sequence[Any] = [*dict.fromkeys(weights)] if part.name in ("model", "encoder") else ["f32"]
+        chosen: Sequence[WeightType] = weights if part.name in ("model", "encoder") else ["f32"]
         written.append((part.name, file_name(part.name, chosen[0])))
         yield from write_part(part, folder, chosen, metadata=kind.metadata.get(part.name, {}), lengths=kind.lengths)
     write_whole(folder / "tokens.txt", tokens_file(kind.tokens))
@@ -206,7 +205,12 @@ def _sherpa(trained: Trained, parts: Parts, folder: Path, weights: Sequence[str]
 
 
 def write_part(
-    part: Part, folder: Path, weights: Sequence[str], *, metadata: Mapping[str, Any], lengths: Any = np.int64
+    part: Part,
+    folder: Path,
+    weights: Sequence[WeightType],
+    *,
+    metadata: Mapping[str, Any],
+    lengths: Any = np.int64,
 ) -> Iterator[str]:
     """Writes the ONNX files of a part, compares them with it, and yields a line for each.
 
@@ -220,8 +224,8 @@ def write_part(
 
     model = to_onnx(part.function, part.inputs, outputs=part.outputs, integers=lengths)
     for kind in weights:
-        path = folder / file_name(part.name, kind)  # type: ignore[arg-type]
-        write_onnx(model, path, metadata=metadata, weights=kind)  # type: ignore[arg-type]
+        path = folder / file_name(part.name, kind)
+        write_onnx(model, path, metadata=metadata, weights=kind)
         session = open_onnx(path)
         given = {name: _of_type(each, lengths) for name, each in part.example.items()}
         yield _checked(path, part, session.run(None, given), weights=kind)
@@ -280,13 +284,14 @@ def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> Compared:
 
 def _describe(trained: Trained, parts: Parts, folder: Path, made: Iterable[Part], *, streaming: bool) -> None:
     """Writes model.json: what a program needs to know besides the files."""
-    times = parts.model.frame_times(tap=parts.model.heads[parts.head].tap)
-    tokenizer = trained.tokenizer
+    head, tokenizer = parts.model.heads[parts.head], trained.tokenizer
+    times = parts.model.frame_times(tap=head.tap)
     about = {
         "rate_hz": parts.model.front_end.rate_hz,
         "fewest_samples": parts.model.fewest_inputs(),
         "frame_s": times.shift_s,
         "blank_id": tokenizer.blank_id,
+        "dropped_ids": sorted({*getattr(head, "dropped_ids", [tokenizer.blank_id])}),
         "symbols": tokenizer.symbols,
         "tokenizer": tokenizer.kind,
         "checkpoint": trained.updates,

@@ -27,7 +27,7 @@ from asr_jax.pretrained.formats import load_weights
 from asr_jax.text.mixed import MixedTokenizer
 
 MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
-QUICK = ("quartznet",)
+QUICK = ("quartznet", "paraformer_v2")
 RATE_HZ = 16000
 HALVED, QUANTISED = onnx_files.with_half_weights, onnx_files.quantised
 CLOSE = 1e-4
@@ -89,6 +89,21 @@ def test_onnx_files_compute_what_the_run_computes(name: str, tmp_path: Path) -> 
 
 def given(audio: np.ndarray, lengths: list[int]) -> dict[str, np.ndarray]:
     return {"audio": audio.astype(np.float32) / 32768, "audio_lengths": np.asarray(lengths, np.int64)}
+
+
+def test_another_head_is_exported(tmp_path: Path) -> None:
+    """The smallest recording is computed too, and a row without samples has no frames."""
+    trained, out = trained_of("paraformer_v2"), tmp_path / "out"
+    list(export(trained, out, to="onnx", head="ctc"))
+    about = json.loads((out / "model.json").read_text())
+    assert (about["head"], about["dropped_ids"]) == ("ctc", [trained.tokenizer.blank_id])
+    session = onnxruntime.InferenceSession(out / "model.onnx")
+    [samples] = recordings(1.0)
+    for size in (len(samples), about["fewest_samples"]):
+        values, lengths = session.run(None, given(np.stack([samples[:size]] * 2), [size, 0]))
+        [want] = log_probs(trained, [samples[:size]], "ctc")
+        assert lengths.tolist() == [len(want), 0]
+        assert_within(relative(values[0, : len(want)], want), CLOSE, what=f"{size} samples")
 
 
 @pytest.mark.slow  # tests/models/test_symbolic_sizes.py runs programs of `jax.export` with other sizes
