@@ -364,32 +364,32 @@ def _gather(
     found = clamped
     if batches and batches != list(range(len(batches))):
         found = _transposed(graph, found, [*batches, *others, axis_of_indices])
+    # Axes of the result, each with its axis of the indices or of the array.
+    of_indices, of_slices = [("index", axis) for axis in (*batches, *others)], [("slice", axis) for axis in whole]
     if not batched and len(indexed) == 1:
         flat = graph.add("Squeeze", found, graph.ints([axis_of_indices]))
         name = graph.add("Gather", graph.complete(x), flat, axis=indexed[0])
-        before = [axis for axis in whole if axis < indexed[0]]
-        order = [*("whole",) * len(before), *("index",) * len(others), *("whole",) * (len(whole) - len(before))]
+        before = sum(axis < indexed[0] for axis in whole)
+        order = [*of_slices[:before], *of_indices, *of_slices[before:]]
     else:
         turned = _transposed(graph, graph.complete(x), [*batched, *indexed, *whole])
         name = graph.add("GatherND", turned, found, batch_dims=len(batched))
-        order = [*("index",) * (len(batches) + len(others)), *("whole",) * len(whole)]
+        order = [*of_indices, *of_slices]
     # The output has the axes of the indices and, at `offset_dims`, the axes of the slices.
-    of_indices = [place for place, kind in enumerate(order) if kind == "index"]
-    if batches and batches != list(range(len(batches))):
-        of_indices = [of_indices[[*batches, *others].index(axis)] for axis in range(axis_of_indices)]
-    of_slices = [place for place, kind in enumerate(order) if kind == "whole"]
     offsets = list(numbers.offset_dims)
-    permutation, queue, slices = [], iter(of_indices), iter(of_slices)
     slice_axes = [
         axis for axis in range(len(x.shape)) if axis not in numbers.collapsed_slice_dims and axis not in batched
     ]
-    expanded = [place for place, axis in enumerate(slice_axes) if axis in kept]
-    final = [axis for axis in range(len(out.shape)) if not (axis in offsets and offsets.index(axis) in expanded)]
-    for axis in final:
-        permutation.append(next(slices) if axis in offsets else next(queue))
-    name = _transposed(graph, name, permutation)
+    expanded = [offsets[place] for place, axis in enumerate(slice_axes) if axis in kept]
+    index_axes, whole_axes = iter(range(axis_of_indices)), iter(whole)
+    wanted = [
+        ("slice", next(whole_axes)) if axis in offsets else ("index", next(index_axes))
+        for axis in range(len(out.shape))
+        if axis not in expanded
+    ]
+    name = _transposed(graph, name, [order.index(each) for each in wanted])
     if expanded:
-        name = graph.add("Unsqueeze", name, graph.ints([offsets[place] for place in expanded]))
+        name = graph.add("Unsqueeze", name, graph.ints(expanded))
     if is_filled:
         inside = graph.add("Equal", index, clamped)
         inside = graph.cast(graph.add("ReduceMin", graph.cast(inside, np.int32), graph.ints([-1]), keepdims=0), bool)

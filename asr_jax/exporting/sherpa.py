@@ -54,7 +54,7 @@ class Kind:
     streams: bool = False
     """Whether the kind is one of `sherpa_onnx.OnlineRecognizer`."""
     seconds_of_frame: float = 0.04
-    """Seconds per output frame by which sherpa-onnx computes times."""
+    """Seconds per output frame by which sherpa-onnx computes times. 0: it computes none."""
 
 
 def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
@@ -86,13 +86,14 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
         zeros, ones = (",".join([value] * FIRE_RED.num_mels) for value in ("0", "1"))
         about = {"model_type": "fire-red-asr-2-ctc", "cmvn_mean": zeros, "cmvn_inv_stddev": ones}
         return Kind("fire_red_asr_ctc", [part], tokens, {"model": about})
-    reason = _depends_on_level(front_end)
-    if reason:
+    normalises = isinstance(front_end, LogMel) and front_end.normalise_samples
+    if not normalises and not (front_end.then and isinstance(front_end.then[0], Normalise)):
+        what = "bins" if isinstance(front_end, MelFrontEnd) else "samples"
         raise UserError(
             f"sherpa-onnx has no kind of CTC models with the front-end {type(front_end).__name__} of this run: its "
             f"bins are Kaldi's (asr_jax.audio.presets.icefall or w2v_bert), and of models of samples it sets the level "
-            f"of each recording to 0 dB, but {reason}. Use --to onnx, whose files contain the front-end, or train with "
-            "the front-end icefall"
+            f"of each recording to 0 dB, but this front-end does not normalise {what} by the utterance. Use --to onnx, "
+            "whose files contain the front-end, or train with the front-end icefall"
         )
     [part] = parts.of(of_level_samples(parts))
     compute, level = part.function, 20 * np.log10(level_of(parts.recording))
@@ -194,7 +195,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
         "inv_stddev": ",".join(f"{1 / value:.8g}" for value in deviation),
     }
     part = replace(part, function=function, outputs=("logits", "token_num"))
-    return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32)
+    return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32, seconds_of_frame=0.0)
 
 
 def ended(log_probs: Any, lengths: Any, *, label: int) -> Any:
@@ -272,16 +273,6 @@ def of_level_samples(parts: Parts) -> Features:
 def level_of(recording: np.ndarray) -> float:
     """Returns the standard deviation of the samples of a recording, relative to full scale."""
     return max(float(np.std(recording / FULL_SCALE)), 1e-4)
-
-
-def _depends_on_level(front_end: FrontEnd) -> str:
-    """Returns the reason why features change with the level of a recording; empty if they hardly do."""
-    if isinstance(front_end, LogMel) and front_end.normalise_samples:
-        return ""
-    if front_end.then and isinstance(front_end.then[0], Normalise):
-        return ""
-    what = "samples" if not isinstance(front_end, MelFrontEnd) else "bins"
-    return f"this front-end does not normalise {what} by the utterance"
 
 
 def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:

@@ -61,7 +61,7 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
 
 def metadata(parts: Parts) -> dict[str, Any]:
     """Returns the metadata by which sherpa-onnx computes windows and the sizes of the state."""
-    size, shift = frames_of_window(parts)
+    size, shift, _ = frames_of_window(parts)
     return {
         **dict.fromkeys(("num_encoder_layers", "left_context_len", "num_heads", "value_head_dims"), 1),
         "query_head_dims": packed_size(parts),
@@ -75,29 +75,21 @@ def metadata(parts: Parts) -> dict[str, Any]:
 def packed_size(parts: Parts) -> int:
     """Returns the number of values of the state, with the frames that precede the next window."""
     leaves = jax.tree.leaves(initial_state(parts, 1))
-    return sum(math.prod(leaf.shape[1:]) for leaf in leaves) + _num_before(parts) * ICEFALL.num_mels
+    return sum(math.prod(leaf.shape[1:]) for leaf in leaves) + frames_of_window(parts)[2] * ICEFALL.num_mels
 
 
-def frames_of_window(parts: Parts) -> tuple[int, int]:
-    """Returns the number of mel frames of a window, and the distance between two windows."""
+def frames_of_window(parts: Parts) -> tuple[int, int, int]:
+    """Returns the mel frames of a window, the distance of two windows, and the number of frames before a stream."""
     window, num, every = parts.model.encoder.stream_window, 1, 1
     for stage in parts.model.front_end.then:
         if isinstance(stage, Stack):
             num, every = num + (stage.num - 1) * every, every * stage.every
-    return (window.size - 1) * every + num, window.shift * every
-
-
-def _num_before(parts: Parts) -> int:
-    """Number of mel frames before the first window, as of `StreamWindow.before`."""
-    window = parts.model.encoder.stream_window
-    _, shift = frames_of_window(parts)
-    return window.before * (shift // window.shift)
+    return (window.size - 1) * every + num, window.shift * every, window.before * every
 
 
 def container(parts: Parts, name: str, output: str) -> Part:
     """Returns the part that encodes one window with sherpa-onnx's arrays of the state."""
-    like, num_before = initial_state(parts, 1), _num_before(parts)
-    size, _ = frames_of_window(parts)
+    like, (size, _, num_before) = initial_state(parts, 1), frames_of_window(parts)
     (rows,) = symbols("batch")
     width = packed_size(parts)
 

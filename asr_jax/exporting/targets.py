@@ -199,7 +199,7 @@ def _sherpa(
     files = ", ".join(f'"{file}"' if name == "model" else f'{name}="{file}"' for name, file in written)
     recognizer = "OnlineRecognizer" if kind.streams else "OfflineRecognizer"
     yield f'sherpa_onnx.{recognizer}.from_{kind.name}({files}, tokens="tokens.txt")'
-    if abs(shift_s - kind.seconds_of_frame) > 1e-6:
+    if kind.seconds_of_frame and abs(shift_s - kind.seconds_of_frame) > 1e-6:
         yield f"times of sherpa-onnx are to be multiplied by {shift_s / kind.seconds_of_frame:g}"
     yield from kind.remarks
 
