@@ -300,7 +300,7 @@ def _symbol(tokenizer: Tokenizer, label: int) -> str:
         return BLANK
     if label == tokenizer.unknown_id:  # as decoding writes it
         text = tokenizer.decode([label])
-        return SPACE * text.startswith(" ") + text.strip() or "<unk>"
+        return SPACE * text.startswith(" ") + text.strip() if text.strip() else "<unk>"
     return SPACE + symbol if isinstance(tokenizer, WordTokenizer | IdTokenizer) else symbol.replace(" ", SPACE)
 
 

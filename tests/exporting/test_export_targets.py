@@ -260,6 +260,16 @@ def test_wrong_options_are_named(options: dict, message: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_runs_of_another_precision_are_refused(tmp_path: Path) -> None:
+    """`python -m asr_jax.export` loads runs in float32; from Python, they are loaded before."""
+    trained = trained_of("quartznet")
+    training = replace(trained.experiment.training, precision="bf16")
+    trained = replace(trained, experiment=replace(trained.experiment, training=training))
+    with pytest.raises(UserError, match=r'the run computes in bf16, .* load it with precision="f32"'):
+        list(export(trained, tmp_path / "out", to="onnx"))
+    list(export(trained, tmp_path / "out.safetensors", to="safetensors"))
+
+
 def test_an_existing_folder_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="already exists: choose another name"):
         list(export(trained_of("quartznet"), tmp_path, to="onnx"))
