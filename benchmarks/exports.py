@@ -325,7 +325,8 @@ def streams(
         print(line, flush=True)
         if "from_" in line:
             row["kind"] = "streaming " + line.partition("from_")[2].partition("(")[0]
-    tail = np.zeros(sum(frames_of_window(Parts(trained.model, trained.variables, "", samples[compared[0].id]))) * 160)
+    parts = Parts(trained.model, trained.variables, "", samples[compared[0].id])
+    tail = np.zeros(sum(frames_of_window(parts)[:2]) * 160)
     padded = {each.id: np.concatenate([samples[each.id], tail.astype(np.int16)]) for each in compared}
     model, expected = load(run, precision="f32"), {}
     for each in compared:

@@ -71,9 +71,8 @@ def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.load(after)
 
 
-def open_onnx(path: Path, *, threads: int = 0) -> onnxruntime.InferenceSession:
-    """Opens a file to run it on the CPU with a number of threads (0: all cores)."""
+def open_onnx(path: Path) -> onnxruntime.InferenceSession:
+    """Opens a file to run it on the CPU."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors only
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,11 +36,10 @@ def made(name: str, out: Any) -> Tensor:
 # Functions of elements. The inputs have one shape. Those that are constant along an axis are stored with size 1.
 
 OPERATORS = {
-    "abs": "Abs", "acos": "Acos", "add": "Add", "add_any": "Add", "asin": "Asin", "atan": "Atan", "ceil": "Ceil",
-    "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
-    "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log", "logistic": "Sigmoid", "lt": "Less",
-    "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "not": "Not", "pow": "Pow", "sign": "Sign", "sin": "Sin",
-    "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
+    "abs": "Abs", "add": "Add", "atan": "Atan", "ceil": "Ceil", "cos": "Cos", "div": "Div", "eq": "Equal", "erf": "Erf",
+    "exp": "Exp", "floor": "Floor", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log",
+    "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "not": "Not",
+    "pow": "Pow", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
 """Operators of ONNX that are operations of JAX."""
 ONE = np.float32(1)
@@ -93,7 +92,7 @@ for _name, _make in COMPOSED.items():
     OPERATIONS[_name] = _of_elements(_make)
 
 
-@operation("and", "or", "xor")
+@operation("and", "or")
 def _logical(graph: Graph, out: Any, *inputs: Value, primitive: str, **_: Any) -> Tensor:
     name = primitive.capitalize() if out.dtype == bool else f"Bitwise{primitive.capitalize()}"
     return elementwise(graph, out, inputs, lambda *names: graph.add(name, *names))
@@ -124,7 +123,7 @@ def _convert(graph: Graph, out: Any, x: Value, **_: Any) -> Tensor:
     return elementwise(graph, out, [x], make)
 
 
-@operation("copy", "name", "stop_gradient", "reduce_precision", "sharding_constraint", "pvary")
+@operation("copy", "name", "stop_gradient")
 def _same(graph: Graph, out: Any, x: Value, **_: Any) -> Value:
     return x
 
@@ -246,12 +245,7 @@ def _pad(graph: Graph, out: Any, x: Value, fill: Value, *, padding_config: Seque
     pads = [each[0] for each in padding_config]
     pads += [high - inner for _low, high, inner in padding_config]
     if any(not _is(each, 0) for each in pads):
-        is_bool = out.dtype == bool
-        value = graph.complete(fill)
-        if is_bool:
-            name, value = graph.cast(name, np.int32), graph.cast(value, np.int32)
-        name = graph.add("Pad", name, graph.shape(pads), value)
-        name = graph.cast(name, bool) if is_bool else name
+        name = graph.add("Pad", name, graph.shape(pads), graph.complete(fill))
     return made(name, out)
 
 
@@ -285,16 +279,23 @@ def _dynamic_slice(graph: Graph, out: Any, x: Value, *starts: Value, slice_sizes
     name = graph.complete(x)
     for axis, (start, size) in enumerate(zip(starts[: len(x.shape)], slice_sizes, strict=True)):
         if x.shape[axis] != size:
-            first = graph.reshaped(graph.cast(graph.complete(start), np.int64), (1,))
-            name = _window(graph, name, first, axis, x.shape[axis], size)
+            name = _window(graph, name, _start(graph, start), axis, x.shape[axis], size)
     return made(name, out)
 
 
 def _window(graph: Graph, name: str, first: str, axis: int, before: Any, size: Any) -> str:
     """Slices `size` elements along an axis of `before` elements; `first` is clamped as in JAX."""
-    last = graph.size(before - size)
-    first = graph.add("Max", graph.add("Min", first, last), graph.ints([0]))
+    first = _clamped(graph, first, graph.size(before - size))
     return graph.add("Slice", name, first, graph.add("Add", first, graph.size(size)), graph.ints([axis]))
+
+
+def _clamped(graph: Graph, index: str, last: str) -> str:
+    return graph.add("Max", graph.add("Min", index, last), graph.ints([0]))
+
+
+def _start(graph: Graph, start: Value) -> str:
+    """Returns a scalar index as a tensor `[1]`, int64."""
+    return graph.reshaped(graph.cast(graph.complete(start), np.int64), (1,))
 
 
 @operation("dynamic_update_slice")
@@ -306,8 +307,7 @@ def _dynamic_update_slice(graph: Graph, out: Any, x: Value, update: Value, *star
         raise UserError("export: an update along several axes is not supported")
     axis = axes[0]
     name, size = graph.complete(x), update.shape[axis]
-    first = graph.reshaped(graph.cast(graph.complete(starts[axis]), np.int64), (1,))
-    first = graph.add("Max", graph.add("Min", first, graph.size(x.shape[axis] - size)), graph.ints([0]))
+    first = _clamped(graph, _start(graph, starts[axis]), graph.size(x.shape[axis] - size))
     after = graph.add("Add", first, graph.size(size))
     before = graph.add("Slice", name, graph.ints([0]), first, graph.ints([axis]))
     behind = graph.add("Slice", name, after, graph.ints([np.iinfo(np.int64).max]), graph.ints([axis]))
@@ -340,7 +340,7 @@ def _gather(
     limits = graph.shape([x.shape[axis] - 1 for axis in indexed])
     is_filled = mode == lax.GatherScatterMode.FILL_OR_DROP
     value = _fill_value(out.dtype) if fill_value is None else fill_value
-    clamped = graph.add("Max", graph.add("Min", index, limits), graph.ints([0]))
+    clamped = _clamped(graph, index, limits)
     if len(indices.shape) == 1 and not batched:
         if is_filled and kept:
             raise UserError("export: a slice that may begin outside of an array is not supported")
@@ -364,32 +364,32 @@ def _gather(
     found = clamped
     if batches and batches != list(range(len(batches))):
         found = _transposed(graph, found, [*batches, *others, axis_of_indices])
+    # Axes of the result, each with its axis of the indices or of the array.
+    of_indices, of_slices = [("index", axis) for axis in (*batches, *others)], [("slice", axis) for axis in whole]
     if not batched and len(indexed) == 1:
         flat = graph.add("Squeeze", found, graph.ints([axis_of_indices]))
         name = graph.add("Gather", graph.complete(x), flat, axis=indexed[0])
-        before = [axis for axis in whole if axis < indexed[0]]
-        order = [*("whole",) * len(before), *("index",) * len(others), *("whole",) * (len(whole) - len(before))]
+        before = sum(axis < indexed[0] for axis in whole)
+        order = [*of_slices[:before], *of_indices, *of_slices[before:]]
     else:
         turned = _transposed(graph, graph.complete(x), [*batched, *indexed, *whole])
         name = graph.add("GatherND", turned, found, batch_dims=len(batched))
-        order = [*("index",) * (len(batches) + len(others)), *("whole",) * len(whole)]
+        order = [*of_indices, *of_slices]
     # The output has the axes of the indices and, at `offset_dims`, the axes of the slices.
-    of_indices = [place for place, kind in enumerate(order) if kind == "index"]
-    if batches and batches != list(range(len(batches))):
-        of_indices = [of_indices[[*batches, *others].index(axis)] for axis in range(axis_of_indices)]
-    of_slices = [place for place, kind in enumerate(order) if kind == "whole"]
     offsets = list(numbers.offset_dims)
-    permutation, queue, slices = [], iter(of_indices), iter(of_slices)
     slice_axes = [
         axis for axis in range(len(x.shape)) if axis not in numbers.collapsed_slice_dims and axis not in batched
     ]
-    expanded = [place for place, axis in enumerate(slice_axes) if axis in kept]
-    final = [axis for axis in range(len(out.shape)) if not (axis in offsets and offsets.index(axis) in expanded)]
-    for axis in final:
-        permutation.append(next(slices) if axis in offsets else next(queue))
-    name = _transposed(graph, name, permutation)
+    expanded = [offsets[place] for place, axis in enumerate(slice_axes) if axis in kept]
+    index_axes, whole_axes = iter(range(axis_of_indices)), iter(whole)
+    wanted = [
+        ("slice", next(whole_axes)) if axis in offsets else ("index", next(index_axes))
+        for axis in range(len(out.shape))
+        if axis not in expanded
+    ]
+    name = _transposed(graph, name, [order.index(each) for each in wanted])
     if expanded:
-        name = graph.add("Unsqueeze", name, graph.ints([offsets[place] for place in expanded]))
+        name = graph.add("Unsqueeze", name, graph.ints(expanded))
     if is_filled:
         inside = graph.add("Equal", index, clamped)
         inside = graph.cast(graph.add("ReduceMin", graph.cast(inside, np.int32), graph.ints([-1]), keepdims=0), bool)
@@ -407,7 +407,7 @@ def _fill_value(dtype: Any) -> Any:
     return np.iinfo(dtype).max if np.issubdtype(dtype, np.unsignedinteger) else True
 
 
-@operation("scatter", "scatter-add", "scatter_add")
+@operation("scatter", "scatter-add")
 def _scatter(
     graph: Graph,
     out: Any,
@@ -431,19 +431,13 @@ def _scatter(
     of_updates = [axis for axis in range(len(updates.shape)) if axis not in numbers.update_window_dims]
     changed = _transposed(graph, graph.complete(updates), [*of_updates, *numbers.update_window_dims])
     index = graph.cast(graph.complete(indices), np.int64)
-    adds = "add" if "add" in primitive else "none"
-    name = graph.add("ScatterND", turned, index, changed, reduction=adds)
+    name = graph.add("ScatterND", turned, index, changed, reduction="add" if primitive == "scatter-add" else "none")
     return made(_transposed(graph, name, np.argsort([*axes, *whole]).tolist()), out)
 
 
 # Sums, maxima and the like
 
-REDUCTIONS = {
-    "reduce_sum": "ReduceSum",
-    "reduce_max": "ReduceMax",
-    "reduce_min": "ReduceMin",
-    "reduce_prod": "ReduceProd",
-}
+REDUCTIONS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}
 
 
 @operation(*REDUCTIONS)
@@ -459,12 +453,10 @@ def _reduce_logical(graph: Graph, out: Any, x: Value, *, axes: Sequence[int], pr
     return made(graph.cast(graph.add(operator, name, graph.ints(axes), keepdims=0), bool), out)
 
 
-@operation("argmax", "argmin")
-def _arg(graph: Graph, out: Any, x: Value, *, axes: Sequence[int], primitive: str, **_: Any) -> Tensor:
-    operator = "ArgMax" if primitive == "argmax" else "ArgMin"
-    name = graph.complete(x)
-    name = graph.cast(name, np.int32) if x.dtype == bool else name
-    return made(graph.cast(graph.add(operator, name, axis=axes[0], keepdims=0), out.dtype), out)
+@operation("argmax")
+def _argmax(graph: Graph, out: Any, x: Value, *, axes: Sequence[int], **_: Any) -> Tensor:
+    name = graph.cast(graph.complete(x), np.int32) if x.dtype == bool else graph.complete(x)
+    return made(graph.cast(graph.add("ArgMax", name, axis=axes[0], keepdims=0), out.dtype), out)
 
 
 @operation("cumsum")
@@ -564,18 +556,13 @@ def _fft(graph: Graph, out: Any, x: Value, *, fft_type: Any, fft_lengths: Sequen
     )
 
 
-class Complex:
+class Complex(NamedTuple):
     """A complex array: its real and imaginary part."""
 
-    def __init__(self, real: Tensor, imaginary: Tensor) -> None:
-        self.real, self.imaginary = real, imaginary
+    real: Tensor
+    imag: Tensor
 
 
-@operation("real")
-def _real(graph: Graph, out: Any, x: Complex, **_: Any) -> Tensor:
-    return x.real
-
-
-@operation("imag")
-def _imaginary(graph: Graph, out: Any, x: Complex, **_: Any) -> Tensor:
-    return x.imaginary
+@operation("real", "imag")
+def _part(graph: Graph, out: Any, x: Complex, *, primitive: str, **_: Any) -> Tensor:
+    return getattr(x, primitive)

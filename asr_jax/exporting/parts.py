@@ -15,6 +15,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import Tree
 from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.paraformer import ParaformerHead
+from asr_jax.heads.paraformer_v2 import ParaformerV2Head
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.models.base import Recogniser
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
@@ -68,7 +69,7 @@ class Parts:
             return [self.encoder(features), *self.networks()]
         if isinstance(head, CTCHead):
             return [self._whole(features, ("log_probs", "log_probs_lengths"))]
-        if isinstance(head, ParaformerHead):
+        if isinstance(head, ParaformerHead | ParaformerV2Head):
             return [self._whole(features, ("log_probs", "num_labels"))]
         known = [name for name, each in self.model.heads.items() if isinstance(each, CTCHead | TransducerHead)]
         raise UserError(
@@ -133,12 +134,10 @@ class Parts:
 
         def of_label(label: Any, hidden: Any, cell: Any) -> Any:
             after = self.call("advance", {"hidden": hidden, "cell": cell}, label)
-            is_first = (label == blank_id).reshape(-1, 1)
-            values = {
-                name: jnp.where(is_first.reshape(-1, *(1,) * (first[name].ndim - 1)), first[name], after[name])
+            return tuple(
+                jnp.where((label == blank_id).reshape(-1, *(1,) * (first[name].ndim - 1)), first[name], after[name])
                 for name in ("projected", "hidden", "cell")
-            }
-            return values["projected"], values["hidden"], values["cell"]
+            )
 
         sizes = {name: jax.ShapeDtypeStruct((rows, *first[name].shape[1:]), jnp.float32) for name in ("hidden", "cell")}
         zeros = {name: np.zeros((2, *first[name].shape[1:]), np.float32) for name in sizes}

@@ -4,6 +4,7 @@ Source: k2-fsa/sherpa-onnx, sherpa-onnx/csrc (`offline-*-model.cc`, `features.h`
 sherpa-onnx/python/sherpa_onnx/offline_recognizer.py, version 2.0.1.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.paraformer import ParaformerHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.nn.recurrent.prediction import StatelessPrediction
-from asr_jax.text.characters import WordTokenizer
+from asr_jax.text.characters import IdTokenizer, WordTokenizer
 from asr_jax.text.mixed import MixedTokenizer
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -35,8 +36,6 @@ FUNASR = replace(FIRE_RED, window="hamming")
 INSTEAD = "Use --to onnx, or train a transducer with StatelessPrediction and the front-end icefall"
 KALDIS = "Kaldi's bins (asr_jax.audio.presets.icefall)"
 SPACE, BLANK = "▁", "<blk>"
-SECONDS_OF_FRAME = {"omnilingual_asr_ctc": 0.02}
-"""Seconds per output frame by which sherpa-onnx computes times, by kind; 0.04 for the others."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,8 @@ class Kind:
     remarks: Sequence[str] = ()
     streams: bool = False
     """Whether the kind is one of `sherpa_onnx.OnlineRecognizer`."""
-
-    @property
-    def seconds_of_frame(self) -> float:
-        """Seconds per output frame by which sherpa-onnx computes times."""
-        return SECONDS_OF_FRAME.get(self.name, 0.04)
+    seconds_of_frame: float = 0.04
+    """Seconds per output frame by which sherpa-onnx computes times. 0: it computes none."""
 
 
 def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
@@ -75,8 +71,10 @@ def kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
         return _transducer(parts, tokenizer, front_end)
     if isinstance(head, ParaformerHead):
         return _paraformer(parts, tokenizer, front_end)
-    parts.of(Features.of_samples(parts))  # raises
-    raise AssertionError(head)
+    kind = type(head).__name__.removesuffix("Head")
+    raise UserError(
+        f"sherpa-onnx has no kind for the head {parts.head} ({kind}): expected CTC, a transducer, Paraformer"
+    )
 
 
 def other_front_end(front_end: FrontEnd, what: str, expected: str) -> UserError:
@@ -97,13 +95,14 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
         zeros, ones = (",".join([value] * FIRE_RED.num_mels) for value in ("0", "1"))
         about = {"model_type": "fire-red-asr-2-ctc", "cmvn_mean": zeros, "cmvn_inv_stddev": ones}
         return Kind("fire_red_asr_ctc", [part], tokens, {"model": about})
-    reason = _depends_on_level(front_end)
-    if reason:
+    normalises = isinstance(front_end, LogMel) and front_end.normalise_samples
+    if not normalises and not (front_end.then and isinstance(front_end.then[0], Normalise)):
+        what = "bins" if isinstance(front_end, MelFrontEnd) else "samples"
         raise UserError(
             f"sherpa-onnx has no kind of CTC models with the front-end {type(front_end).__name__} of this run: its "
             f"bins are Kaldi's (asr_jax.audio.presets.icefall or w2v_bert), and of models of samples it sets the level "
-            f"of each recording to 0 dB, but {reason}. Use --to onnx, whose files contain the front-end, or train with "
-            "the front-end icefall"
+            f"of each recording to 0 dB, but this front-end does not normalise {what} by the utterance. Use --to onnx, "
+            "whose files contain the front-end, or train with the front-end icefall"
         )
     [part] = parts.of(of_level_samples(parts))
     compute, level = part.function, 20 * np.log10(level_of(parts.recording))
@@ -112,7 +111,8 @@ def _ctc(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
         part, outputs=("log_probs",), function=lambda samples: ended(*compute(samples=samples), label=blank_id)
     )
     remark = f"levels of recordings: sherpa-onnx removes them, and the file sets {level:.0f} dB, as of the one above"
-    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=[] if isinstance(front_end, Waveform) else [remark])
+    remarks = [] if isinstance(front_end, Waveform) else [remark]
+    return Kind("omnilingual_asr_ctc", [part], tokens, remarks=remarks, seconds_of_frame=0.02)
 
 
 def _transducer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind:
@@ -179,7 +179,8 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
     [part] = parts.of(of_bins(parts, "speech", "speech_lengths", num_stages=min(len(stages), 2)))
     names = [symbol or BLANK for symbol in tokenizer.symbols]
     names[head.end_id] = "</s>"
-    if dropped := {*head.settings.dropped_ids} - {head.end_id}:
+    _check_symbols(names)
+    if dropped := {*head.dropped_ids} - {head.end_id, head.blank_id}:
         raise UserError(
             f"sherpa-onnx writes all labels of Paraformer, and dropped_ids has {sorted(dropped)}: --to onnx"
         )
@@ -197,7 +198,7 @@ def _paraformer(parts: Parts, tokenizer: Tokenizer, front_end: FrontEnd) -> Kind
         "inv_stddev": ",".join(f"{1 / value:.8g}" for value in deviation),
     }
     part = replace(part, function=function, outputs=("logits", "token_num"))
-    return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32)
+    return Kind("paraformer", [part], names, {"model": about}, lengths=np.int32, seconds_of_frame=0.0)
 
 
 def ended(log_probs: Any, lengths: Any, *, label: int) -> Any:
@@ -277,25 +278,19 @@ def level_of(recording: np.ndarray) -> float:
     return max(float(np.std(recording / FULL_SCALE)), 1e-4)
 
 
-def _depends_on_level(front_end: FrontEnd) -> str:
-    """Returns the reason why features change with the level of a recording; empty if they hardly do."""
-    if isinstance(front_end, LogMel) and front_end.normalise_samples:
-        return ""
-    if front_end.then and isinstance(front_end.then[0], Normalise):
-        return ""
-    what = "samples" if not isinstance(front_end, MelFrontEnd) else "bins"
-    return f"this front-end does not normalise {what} by the utterance"
-
-
 def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the symbols of labels in sherpa-onnx's tokens.txt.
 
     Raises:
         UserError: If the tokenizer's texts cannot be written as joined symbols.
     """
+    if isinstance(tokenizer, MixedTokenizer) and any(tokenizer.opens):
+        raise UserError(
+            "sherpa-onnx joins the labels of CTC and of transducers without spaces, and this run's tokenizer is of the "
+            "kind mixed, with words: expected another kind, or a Paraformer head. Use --to onnx"
+        )
     written = [_symbol(tokenizer, int(label)) for label in order]
-    if wrong := next((each for each in written if not each or len(each.split()) != 1), None):
-        raise UserError(f"the symbol {wrong!r} has spaces or is empty, which sherpa-onnx's tokens.txt cannot have")
+    _check_symbols(written)
     return written
 
 
@@ -304,8 +299,23 @@ def _symbol(tokenizer: Tokenizer, label: int) -> str:
     if symbol is None:
         return BLANK
     if label == tokenizer.unknown_id:  # as decoding writes it
-        return tokenizer.decode([label]).strip() or "<unk>"
-    return SPACE + symbol if isinstance(tokenizer, WordTokenizer) else symbol.replace(" ", SPACE)
+        text = tokenizer.decode([label])
+        return SPACE * text.startswith(" ") + text.strip() if text.strip() else "<unk>"
+    return SPACE + symbol if isinstance(tokenizer, WordTokenizer | IdTokenizer) else symbol.replace(" ", SPACE)
+
+
+def _check_symbols(symbols: Sequence[str]) -> None:
+    """Checks that sherpa-onnx reads symbols as they are meant.
+
+    Raises:
+        UserError: If not.
+    """
+    counts = collections.Counter(symbols)
+    if wrong := [each for each in symbols if each.split() != [each] or SPACE in each[1:] or counts[each] > 1]:
+        raise UserError(
+            f"the symbol {wrong[0]!r} is empty, occurs twice, or has a space or {SPACE} behind its first character: "
+            "sherpa-onnx's tokens.txt cannot have it. Use --to onnx"
+        )
 
 
 def _are_plain_words(tokenizer: Tokenizer) -> bool:
@@ -317,10 +327,10 @@ def _are_plain_words(tokenizer: Tokenizer) -> bool:
 def tokens_file(tokens: Sequence[str]) -> str:
     """Returns the content of tokens.txt.
 
-    sherpa-onnx takes a vocabulary for one of bytes if its largest byte is 0xC6, the first byte of letters such as ư.
-    One more symbol, which no label has, prevents that.
+    sherpa-onnx takes a vocabulary for one of bytes if its largest byte, without the sign of a space that symbols begin
+    with, is 0xC6, the first byte of letters such as ư. One more symbol, which no label has, prevents that.
     """
     lines = [f"{symbol} {label}" for label, symbol in enumerate(tokens)]
-    if max("".join(tokens).encode()) == 0xC6:
+    if max("".join(token.removeprefix(SPACE) for token in tokens).encode()) == 0xC6:
         lines.append(f"\N{IDEOGRAPHIC NUMBER ZERO} {len(tokens)}")
     return "\n".join(lines) + "\n"

@@ -18,11 +18,9 @@ import numpy as np
 
 from asr_jax.audio.stages import Stack
 from asr_jax.core.batch import Frames
-from asr_jax.core.errors import UserError
 from asr_jax.exporting.parts import Part, Parts, symbols
 from asr_jax.exporting.sherpa import ICEFALL, KALDIS, Kind, bins_of, other_front_end, stateless, symbols_of
 from asr_jax.exporting.windows import feature_windows, initial_state, packed, streamed, unpacked
-from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -43,24 +41,23 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
     Raises:
         UserError: If the model cannot stream, or no kind has its head or front-end.
     """
-    head, front_end = parts.model.heads[parts.head], parts.model.front_end
-    feature_windows(parts)  # raises if the model cannot stream
+    front_end = parts.model.front_end
+    feature_windows(parts)  # raises if the front-end or the encoder cannot stream
+    initial_state(parts, 1)  # raises if the head cannot
     if bins_of(front_end) != ICEFALL:
         raise other_front_end(front_end, "streams", f"{KALDIS}. Use --to onnx")
     about = {"model_type": "zipformer2"} | metadata(parts)
-    if isinstance(head, CTCHead):
-        part, tokens = container(parts, "model", "log_probs"), symbols_of(tokenizer, range(tokenizer.vocab_size))
-        return Kind("zipformer2_ctc", [part], tokens, {"model": about}, streams=True)
-    if isinstance(head, TransducerHead):
+    if isinstance(parts.model.heads[parts.head], TransducerHead):
         networks, tokens, of_decoder = stateless(parts, tokenizer)
-        encoder = container(parts, "encoder", "encoder_out")
-        return Kind("transducer", [encoder, *networks], tokens, {"encoder": about, "decoder": of_decoder}, streams=True)
-    raise UserError(f"sherpa-onnx has no streaming kind for the head {parts.head}: expected CTC or a transducer")
+        files = [container(parts, "encoder", "encoder_out"), *networks]
+        return Kind("transducer", files, tokens, {"encoder": about, "decoder": of_decoder}, streams=True)
+    tokens = symbols_of(tokenizer, range(tokenizer.vocab_size))
+    return Kind("zipformer2_ctc", [container(parts, "model", "log_probs")], tokens, {"model": about}, streams=True)
 
 
 def metadata(parts: Parts) -> dict[str, Any]:
     """Returns the metadata by which sherpa-onnx computes windows and the sizes of the state."""
-    size, shift = frames_of_window(parts)
+    size, shift, _ = frames_of_window(parts)
     return {
         **dict.fromkeys(("num_encoder_layers", "left_context_len", "num_heads", "value_head_dims"), 1),
         "query_head_dims": packed_size(parts),
@@ -74,29 +71,21 @@ def metadata(parts: Parts) -> dict[str, Any]:
 def packed_size(parts: Parts) -> int:
     """Returns the number of values of the state, with the frames that precede the next window."""
     leaves = jax.tree.leaves(initial_state(parts, 1))
-    return sum(math.prod(leaf.shape[1:]) for leaf in leaves) + _num_before(parts) * ICEFALL.num_mels
+    return sum(math.prod(leaf.shape[1:]) for leaf in leaves) + frames_of_window(parts)[2] * ICEFALL.num_mels
 
 
-def frames_of_window(parts: Parts) -> tuple[int, int]:
-    """Returns the number of mel frames of a window, and the distance between two windows."""
+def frames_of_window(parts: Parts) -> tuple[int, int, int]:
+    """Returns the mel frames of a window, the distance of two windows, and the number of frames before a stream."""
     window, num, every = parts.model.encoder.stream_window, 1, 1
     for stage in parts.model.front_end.then:
         if isinstance(stage, Stack):
             num, every = num + (stage.num - 1) * every, every * stage.every
-    return (window.size - 1) * every + num, window.shift * every
-
-
-def _num_before(parts: Parts) -> int:
-    """Number of mel frames before the first window, as of `StreamWindow.before`."""
-    window = parts.model.encoder.stream_window
-    _, shift = frames_of_window(parts)
-    return window.before * (shift // window.shift)
+    return (window.size - 1) * every + num, window.shift * every, window.before * every
 
 
 def container(parts: Parts, name: str, output: str) -> Part:
     """Returns the part that encodes one window with sherpa-onnx's arrays of the state."""
-    like, num_before = initial_state(parts, 1), _num_before(parts)
-    size, _ = frames_of_window(parts)
+    like, (size, _, num_before) = initial_state(parts, 1), frames_of_window(parts)
     (rows,) = symbols("batch")
     width = packed_size(parts)
 

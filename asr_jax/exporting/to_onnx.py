@@ -15,7 +15,7 @@ from onnx import helper
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.exporting.onnx_graph import OPSET, Graph, Tensor, element_type, value_info
-from asr_jax.exporting.onnx_operations import OPERATIONS
+from asr_jax.exporting.onnx_operations import OPERATIONS, made
 
 FRONT_END = "front_end"
 """Name of the jitted functions that are front-ends: weights in f16 and int8 leave their constants as they are."""
@@ -148,7 +148,7 @@ class Converter:
     def _scan(self, equation: Any, inputs: list[Any]) -> list[Any]:
         """Writes out a short loop, and adds ONNX's Scan for others."""
         program, length, is_reverse = (equation.params[name] for name in ("jaxpr", "length", "reverse"))
-        inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+        inner = getattr(program, "jaxpr", program)
         # The arrays that the loop goes over, and those that it collects, have one axis more outside of it.
         num_sequences = _num_longer(equation.invars, inner.invars)
         num_carry = len(equation.outvars) - _num_longer(equation.outvars, inner.outvars)
@@ -185,12 +185,11 @@ class Converter:
         if not sequences:
             raise UserError("export: a long loop over no arrays is not supported: report this as a bug")
         graph, program = self.graph, equation.params["jaxpr"]
-        inner = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-        body, variables = graph.body(), inner.invars[len(consts) :]
-        of_body = [_of_variable(body.new_name("input"), each) for each in variables]
+        inner, body = getattr(program, "jaxpr", program), graph.body()
+        of_body = [made(body.new_name("input"), each.aval) for each in inner.invars[len(consts) :]]
         found = Converter(body).program(program, [*consts, *of_body])
         results = [body.add("Identity", body.complete(each)) for each in found]
-        outputs = [_of_variable(name, each) for name, each in zip(results, inner.outvars, strict=True)]
+        outputs = [made(name, each.aval) for name, each in zip(results, inner.outvars, strict=True)]
         proto = helper.make_graph(
             body.nodes,
             body.new_name("body"),
@@ -208,17 +207,12 @@ class Converter:
             scan_output_directions=[direction] * (len(found) - len(carry)) or None,
         )
         names = [names] if isinstance(names, str) else names
-        return [_of_variable(name, each) for name, each in zip(names, equation.outvars, strict=True)]
+        return [made(name, each.aval) for name, each in zip(names, equation.outvars, strict=True)]
 
 
 def _num_longer(outside: Sequence[Any], inside: Sequence[Any]) -> int:
     """Counts the arrays of a loop that have one axis more outside of it."""
     return sum(len(a.aval.shape) > len(b.aval.shape) for a, b in zip(outside, inside, strict=True))
-
-
-def _of_variable(name: str, variable: Any) -> Tensor:
-    shape = tuple(variable.aval.shape)
-    return Tensor(name, shape, shape, np.dtype(variable.aval.dtype))
 
 
 def _is_symbolic(outputs: Sequence[Any], parameters: Any) -> bool:

@@ -12,7 +12,6 @@ from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.exporting.parts import Part, Parts, symbols
-from asr_jax.heads.ctc import CTCHead
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.models.base import Recogniser
 
@@ -26,12 +25,10 @@ def streaming_parts(parts: Parts) -> list[Part]:
     Raises:
         UserError: If the front-end, the encoder or the head cannot stream.
     """
-    head = parts.model.heads[parts.head]
-    if isinstance(head, CTCHead):
-        return [features(parts), encoder(parts, "model", "log_probs")]
-    if isinstance(head, TransducerHead):
+    initial_state(parts, 1)  # raises before anything is computed
+    if isinstance(parts.model.heads[parts.head], TransducerHead):
         return [features(parts), encoder(parts, "encoder", "encoder_out"), *parts.networks()]
-    return list(parts)  # raises, or returns whole Paraformer
+    return [features(parts), encoder(parts, "model", "log_probs")]
 
 
 def features(parts: Parts) -> Part:
@@ -101,10 +98,14 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
 
 
 def initial_state(parts: Parts, num_rows: int) -> Tree:
-    """Returns the encoder's state before the first window."""
-    return parts.model.apply(
-        parts.variables, num_rows, method=lambda module, num_rows: module.encoder.initial_state(num_rows)
-    )
+    """Returns the encoder's state before the first window.
+
+    Raises:
+        UserError: If the encoder or the head cannot recognise streams.
+    """
+    options = {"head": parts.head, "decoding": parts.model.heads[parts.head].settings.decoding}
+    found: Any = parts.model.apply(parts.variables, num_rows, **options, method="initial_state")
+    return found["encoder"]
 
 
 def streamed(parts: Parts, state: Tree, frames: Frames) -> tuple[Tree, Frames]:

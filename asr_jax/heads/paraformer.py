@@ -101,6 +101,11 @@ class ParaformerHead(RecognisingHead):
     def end_id(self) -> int:
         return self.blank_id if self.settings.end_id < 0 else self.settings.end_id
 
+    @property
+    def dropped_ids(self) -> tuple[int, ...]:
+        """Labels that are left out of texts."""
+        return (self.blank_id, *((self.end_id,) if self.settings.ends else ()), *self.settings.dropped_ids)
+
     def setup(self) -> None:
         self.predictor = Predictor(self.settings.predictor)
         self.decoder = self.settings.decoder.build(dtype=self.dtype)
@@ -192,8 +197,7 @@ class ParaformerHead(RecognisingHead):
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:
         """Returns the most likely label of each query. The times are those of the integration."""
         log_probs, lengths, starts, ends = self._found(encoded)
-        dropped = (self.blank_id, *((self.end_id,) if self.settings.ends else ()), *self.settings.dropped_ids)
-        return parallel_tokens(log_probs, lengths, starts, ends, dropped=dropped), None
+        return parallel_tokens(log_probs, lengths, starts, ends, dropped=self.dropped_ids), None
 
     def emit(self, encoded: Encoded) -> Frames:
         """Returns the log-probabilities `[B U V]` of the labels of each query, with the number of queries."""

@@ -155,6 +155,11 @@ class ParaformerV2Head(RecognisingHead):
 
     settings: ParaformerV2
 
+    @property
+    def dropped_ids(self) -> tuple[int, ...]:
+        """Labels that are left out of texts."""
+        return (self.blank_id, *self.settings.dropped_ids)
+
     def setup(self) -> None:
         self.query = Query(self.settings, self.dtype)
         self.decoder = self.settings.decoder.build(dtype=self.dtype)
@@ -254,9 +259,8 @@ class ParaformerV2Head(RecognisingHead):
         """Returns the most likely label of each query. The times are those of the runs of CTC."""
         assert isinstance(decoding, ParallelDecoding), decoding
         logits, runs = self._found(encoded, refine=decoding.refine)
-        dropped = (self.blank_id, *self.settings.dropped_ids)
         starts, ends = spans(runs, logits.shape[1])
-        return parallel_tokens(jax.nn.log_softmax(logits), runs.lengths, starts, ends, dropped=dropped), None
+        return parallel_tokens(jax.nn.log_softmax(logits), runs.lengths, starts, ends, dropped=self.dropped_ids), None
 
     def emit(self, encoded: Encoded) -> Frames:
         """Returns the log-probabilities `[B U V]` of the labels of each query, with the number of queries."""

@@ -7,6 +7,7 @@ from asr_jax.audio.features import KaldiFbank
 from asr_jax.audio.stages import NormaliseByDataSet, Stack
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
+from asr_jax.heads.paraformer_v2 import ParaformerV2
 from asr_jax.heads.transducer import Transducer
 from asr_jax.models.base import Model
 from asr_jax.models.conformer import Conformer
@@ -18,7 +19,7 @@ from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.models.wav2vec2 import Wav2Vec2, WaveformConv
 from asr_jax.models.zipformer import Zipformer
-from asr_jax.nn.decoders.parallel_decoder import SANMDecoder
+from asr_jax.nn.decoders.parallel_decoder import SANMDecoder, TransformerDecoder
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 
@@ -66,6 +67,15 @@ MODELS = {
     "transducer": Model(ZIPFORMER, heads={"transducer": STATELESS}, augment=()),
     "lstm_transducer": Model(
         LSTMEncoder(dim=24, **LAYERS_OF_LSTM), heads={"transducer": RECURRENT}, augment=(), front_end=presets.rnnt()
+    ),
+    "paraformer_v2": Model(
+        LSTMEncoder(dim=24, num_mels=80, **LAYERS_OF_LSTM),
+        heads={
+            "paraformer": ParaformerV2(decoder=TransformerDecoder(num_layers=1, num_heads=2, feedforward_dim=32)),
+            "ctc": CTC(),
+        },
+        primary="paraformer",
+        augment=(),
     ),
     "paraformer": Model(
         SANM.tiny(dim=24, num_layers=2, num_heads=2, feedforward_dim=32),

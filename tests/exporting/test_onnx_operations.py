@@ -57,7 +57,8 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, Any]]]] = {
             jnp.sign(x) * jnp.expm1(x), jnp.log1p(x**2), jnp.round(x), jnp.floor(x), lax.rsqrt(x * x + 1),
             jnp.where(x > 0, x, 0), (x * 3).astype(jnp.int32) % 3, jnp.clip(x, -1, 1), jnp.isfinite(x / 0),
             jnp.arctan(x), jax.nn.gelu(x, approximate=False), jax.nn.silu(x), jnp.logaddexp(x, 0),
-            (x > 0) & (x < 1), x != 0, x**3,
+            (x > 0) & (x < 1), x != 0, x**3, ~(x <= 0) | (x >= 1), jnp.abs(x) ** x, jnp.ceil(x),
+            lax.clamp(jnp.float32(-1), x, jnp.float32(1)), jnp.maximum(x, 1 - x), jnp.minimum(x, -x),
         ),
         X,
     ),
@@ -70,6 +71,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, Any]]]] = {
             lax.pad(x, 0.0, ((0, 0, 0), (1, 2, 2), (0, -3, 0))),
             jnp.split(x, [3, 5], axis=2),
             x[:, :, 0, None] * jnp.ones((1, 1, 4)),
+            sum(jnp.unstack(x, axis=2)), jnp.pad(x > 0, ((0, 0), (1, 0), (0, 0))),
         ),
         X,
     ),
@@ -94,7 +96,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, Any]]]] = {
     ),
     "reductions": (
         lambda x: (
-            x.sum(1), x.max((1, 2), keepdims=True), (x > 0).any(-1), (x > 0).all(), jnp.argmax(x, -1),
+            x.sum(1), x.min(1), x.max((1, 2), keepdims=True), (x > 0).any(-1), (x > 0).all(), jnp.argmax(x, -1),
             jnp.cumsum(x, 1), lax.cumsum(x, 1, reverse=True), x.mean(), power(x),
         ),
         X,

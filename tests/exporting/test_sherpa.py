@@ -23,7 +23,9 @@ from asr_jax.exporting.targets import export
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.text.characters import CharacterTokenizer
+from asr_jax.text.characters import CharacterTokenizer, IdTokenizer, WordTokenizer
+from asr_jax.text.mixed import MixedTokenizer
+from asr_jax.text.sentencepiece import SentencePieceTokenizer
 
 KINDS = {
     "zipformer": "zipformer_ctc",
@@ -153,22 +155,30 @@ def test_texts_of_streams_are_those_of_the_run(name: str, kind: str, tmp_path: P
         assert expected.startswith(text)
 
 
-@pytest.mark.slow
-def test_beam_search_of_transducers_runs(tmp_path: Path) -> None:
-    paths = written(tmp_path, 1.3, 2.1)
-    trained = balanced(trained_of("transducer"), read_audio(paths[0]))
-    list(export(trained, tmp_path / "out", to="sherpa-onnx"))
-    assert all(texts_of_sherpa(tmp_path / "out", "transducer", paths, method="modified_beam_search"))
-
-
 def test_tokens_are_written_as_sherpa_reads_them() -> None:
     assert symbols_of(LETTERS, range(3)) == ["<blk>", "a", "b"]
     assert symbols_of(LETTERS, [9]) == ["▁"]
     assert tokens_file(["<blk>", "a"]) == "<blk> 0\na 1\n"
     vietnamese = CharacterTokenizer((None, "a", "ơ"), "none")
     assert tokens_file(symbols_of(vietnamese, range(3))).splitlines()[-1] == "〇 3"
-    with pytest.raises(UserError, match="has spaces or is empty"):
-        symbols_of(CharacterTokenizer((None, "a\u2003b"), "none"), range(2))
+    with_spaces = CharacterTokenizer((None, " ", "ơ"), "none")
+    assert tokens_file(symbols_of(with_spaces, range(3))).splitlines()[-1] == "〇 3"
+    assert symbols_of(IdTokenizer((None, "5", "12"), "none"), range(3)) == ["<blk>", "▁5", "▁12"]
+    assert symbols_of(WordTokenizer((None, "yes"), "none"), range(2)) == ["<blk>", "▁yes"]
+    assert symbols_of(MixedTokenizer((None, "你", "好"), "none"), range(3)) == ["<blk>", "你", "好"]
+    pieces = SentencePieceTokenizer.train(["a b", "b a"], vocab_size=6, pieces="bpe", normaliser="none")
+    assert symbols_of(pieces, [pieces.unknown_id, pieces.blank_id]) == ["▁⁇", "<blk>"]
+
+
+@pytest.mark.parametrize("symbols", [("a\u2003b",), ("\n",), ("a▁",), ("<blk>",), ("a b",), (" ", "▁")])
+def test_symbols_that_sherpa_would_change_are_refused(symbols: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="is empty, occurs twice, or has a space or ▁ behind its first character"):
+        symbols_of(CharacterTokenizer((None, *symbols), "none"), range(len(symbols) + 1))
+
+
+def test_words_that_sherpa_would_join_are_refused() -> None:
+    with pytest.raises(UserError, match="is of the kind mixed, with words"):
+        symbols_of(MixedTokenizer((None, "你", "hello"), "none"), range(3))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +203,7 @@ def test_tokens_are_written_as_sherpa_reads_them() -> None:
         ),
         (replace(MODELS["paraformer"], primary="ctc"), r"no kind of CTC models with the front-end KaldiFbank"),
         (MODELS["paraformer"], r"tokenizer is of the kind characters: expected mixed"),
+        (MODELS["paraformer_v2"], r"has no kind for the head paraformer \(ParaformerV2\)"),
     ],
 )
 def test_models_that_sherpa_does_not_run_are_refused(model, message: str, tmp_path: Path) -> None:

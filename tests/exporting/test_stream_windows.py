@@ -1,7 +1,9 @@
 """Files of streaming recognisers: features and encoder of windows, whose states the program keeps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,11 +18,15 @@ from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
 from asr_jax.core.errors import UserError
 from asr_jax.exporting.targets import export
 from asr_jax.exporting.windows import packed, unpacked
+from asr_jax.heads.ctc import CTC
+from asr_jax.heads.paraformer import Paraformer
+from asr_jax.models.base import Model
+from asr_jax.nn.decoders.parallel_decoder import TransformerDecoder
 
-CTC = {"streaming_lstm": (), "streaming_conformer": pytest.mark.slow, "streaming_zipformer": pytest.mark.slow}
+NAMES = {"streaming_lstm": (), "streaming_conformer": pytest.mark.slow, "streaming_zipformer": pytest.mark.slow}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in CTC.items()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in NAMES.items()])
 def test_windows_of_several_streams_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
     """onnxruntime computes the windows of two recordings in one batch; the second one begins two windows later."""
     trained = untrained(STREAMING[name])
@@ -95,6 +101,23 @@ def test_packed_states_are_unpacked() -> None:
     for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(other, one)
         assert other.dtype == one.dtype
+
+
+@pytest.mark.parametrize("to", ["onnx", "sherpa-onnx"])
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (CTC(tap="layer_0"), "the head ctc cannot recognise a stream, because it reads a tap"),
+        (Paraformer(decoder=TransformerDecoder(num_layers=1, num_heads=2)), "Paraformer cannot recognise a stream"),
+    ],
+)
+def test_heads_that_do_not_stream_are_refused(to: str, head: Any, message: str, tmp_path: Path) -> None:
+    """The head of a tap would otherwise read the encoder's output."""
+    encoder = replace(STREAMING["streaming_conformer"].encoder, taps=("layer_0",))
+    model = Model(encoder, heads={"ctc": head}, augment=())
+    with pytest.raises(UserError, match=message):
+        list(export(untrained(model), tmp_path / "out", to=to, streaming=True))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("to", ["onnx", "sherpa-onnx", "stablehlo"])
