@@ -98,6 +98,7 @@ FIRST = {"transducer": "zipformer", "streaming_transducer": "streaming_zipformer
 """Models that begin with the encoder and the CTC head of another. From random weights, 1,000 updates are too few."""
 SLOW_LEARNERS = {
     "fastconformer": (3e-3, 3000),
+    "squeezeformer": (3e-3, 3000),
     "quartznet": (3e-3, 3000),
     "w2v_bert": (1e-3, 2500),
     "wav2vec2": (1e-3, 3000),
@@ -126,7 +127,7 @@ def experiment(init_from: str = "") -> Experiment:
     return Experiment(
         name=f"exports_{MODEL}",
         model=MODELS[MODEL],
-        init=Init(path=init_from, new=("heads_transducer/.*",)),
+        init=Init(path=init_from, new=("heads_transducer/.*",) if init_from else ()),
         data=Data(
             train=("data/digit_strings/train.jsonl",),
             validation=("data/digit_strings/validation.jsonl",),
