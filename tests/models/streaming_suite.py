@@ -14,7 +14,7 @@ from asr_jax.core.pytrees import Tree, flatten
 from asr_jax.models.conformer import Conformer
 from asr_jax.models.encoder import Context, Encoder
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.models.zipformer import Zipformer
+from asr_jax.models.zipformer import PER_STACK, Zipformer
 
 ZIPFORMER = Zipformer(
     num_mels=16,
@@ -37,6 +37,8 @@ ZIPFORMER = Zipformer(
     regularise=False,
     skip=False,
 )
+OF_FIRST_STACK = {name: getattr(ZIPFORMER, name)[:1] for name in (*PER_STACK, "unmasked_dims")}
+ONE_STACK = replace(ZIPFORMER, **{**OF_FIRST_STACK, "downsampling": (2,)})
 CONFORMER = Conformer.fast_streaming(
     "small", num_mels=9, dim=8, num_layers=2, num_heads=2, feedforward_dim=12, kernel_size=5, subsampling_channels=3,
     contexts=(Context(3, 6), Context(2, 4), Context()), dropout=0.0, input_dropout=0.0, attention_dropout=0.0,

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from streaming_suite import ONE_STACK, drawn
 from streaming_suite import ZIPFORMER as TINY
-from streaming_suite import drawn, whole
 from support import assert_within, fast_jit, max_abs
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.models.encoder import Context, contexts_of
-from asr_jax.models.zipformer import PER_STACK, Zipformer
+from asr_jax.models.zipformer import Zipformer
 
 
 def test_a_window_is_that_of_icefall() -> None:
@@ -59,8 +59,6 @@ def test_settings_that_cannot_stream(changes: dict[str, Any], message: str) -> N
 
 
 CONTEXTS = (Context(4, 8), Context(4), Context(8, 16), Context())
-OF_FIRST_STACK = {name: getattr(TINY, name)[:1] for name in (*PER_STACK, "unmasked_dims")}
-ONE_STACK = replace(TINY, **{**OF_FIRST_STACK, "downsampling": (2,)})
 
 
 def in_training(settings: Zipformer) -> Any:
@@ -97,15 +95,6 @@ def test_training_draws_a_context_for_each_key_in_one_program() -> None:
                 scale = largest[path] + 1e-3 * max(largest.values())
                 assert_within(max_abs(leaf, others[path]), 1e-4, scale=scale, what=path)
     assert all(counts), counts
-
-
-def test_evaluation_uses_the_first_context() -> None:
-    rows = list(np.random.default_rng(2).normal(size=(2, 64, 16)).astype(np.float32))
-    settings = [replace(ONE_STACK, contexts=each) for each in (CONTEXTS[2:], CONTEXTS[2:3])]
-    encoders = [each.build(dtype=jnp.float32) for each in settings]
-    variables = drawn(encoders[0])
-    for found, each in zip(*(whole(encoder, variables, rows) for encoder in encoders), strict=True):
-        np.testing.assert_array_equal(found, each)
 
 
 def test_contexts_of_all_pairs() -> None:
