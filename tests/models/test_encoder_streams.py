@@ -67,9 +67,8 @@ def test_streams_have_the_transcripts_of_whole_recordings(
     recordings = [streams.sound(seconds, seed) for seed, seconds in enumerate((3.0, 1.13, 0.2, 2.5, 0.02))]
     expected = streams.whole(trained, "ctc", recordings)
     streamer = streams.streamer_of(trained, "ctc", num_rows=3)
-    for results, transcript in zip(
-        streams.recognised_together(streamer, recordings, num_rows=3), expected, strict=True
-    ):
+    found = streams.recognised_together(streamer, recordings, num_rows=3)
+    for results, transcript in zip(found, expected, strict=True):
         assert bool(results) == bool(transcript.words)
         if results:
             streams.assert_same(results[-1].transcript, transcript)
