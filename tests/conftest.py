@@ -30,8 +30,9 @@ import typecheck  # noqa: F401  before the package is imported
 
 # Helper modules with assertions, which pytest explains.
 pytest.register_assert_rewrite(
-    "beam_lists", "conv_asr", "encoder_suite", "margins", "recordings", "support", "tests.forked",
-    "tests.search.unchecked", "tests.support", "wav2vec2_programs",
+    "beam_lists", "conv_asr", "encoder_suite", "margins", "recordings", "streaming_suite", "support", "tests.forked",
+    "tests.inference.streams", "tests.models.streaming_suite", "tests.search.unchecked", "tests.support",
+    "wav2vec2_programs",
 )  # fmt: skip
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

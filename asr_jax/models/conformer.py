@@ -20,6 +20,7 @@ from asr_jax.core.settings import ShareBelow1, settings
 from asr_jax.core.shapes import DimSize, numbers
 from asr_jax.models.encoder import Context, Encoder, StreamingEncoder, StreamWindow, SubsamplingEncoder
 from asr_jax.nn.attention import chunk_mask, of_context
+from asr_jax.nn.cache import Cache
 from asr_jax.nn.conformer.modules import ConformerConvolution, ConformerFeedForward, RelativeAttention
 from asr_jax.nn.conformer.striding import Subsample, initial_cache, strided_length
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack, tied_biases
@@ -256,11 +257,9 @@ class ConformerEncoder(Encoder):
             dtype=self.dtype,
             name="subsample",
         )
-        if state is None:
-            before, lengths, x = 0, self.output_length(frames.lengths), subsample(frames.values, frames.lengths)
-        else:
-            before = state["layers"]["keys"].shape[2]
-            x, lengths, state = self._next_window(subsample, frames, state)
+        cache, is_first = Cache(state and state["subsample"]), state and state["num_frames"] == 0
+        lengths, before = self._lengths(frames.lengths, is_first), state["layers"]["keys"].shape[2] if state else 0
+        x = subsample(frames.values, frames.lengths, cache=cache, is_first=is_first)
         x = Linear(settings.dim, dtype=self.dtype, name="embed")(x)
         if settings.scale_input:
             x *= settings.dim**0.5
@@ -271,28 +270,25 @@ class ConformerEncoder(Encoder):
         x = Dropout(settings.input_dropout)(x, step=step)
         biases = tied_biases(self, settings.num_heads, settings.dim) if settings.tied_biases else None
         inputs = LayerInputs(self._allowed(lengths, x.shape[1], state, step), lengths, step, positions, biases)
-        axes = {"in_axes": nn.broadcast} if state is None else {"in_axes": (nn.broadcast, 1), "out_axes": 1}
+        axes = {"in_axes": (nn.broadcast, 1), "out_axes": 1 if state else 0}
         stack = layer_stack(ConformerLayer, settings.num_layers, settings.remat, **axes)
-        layers = stack(settings, self.dtype, name="layers")
+        x, inner = stack(settings, self.dtype, name="layers")(x, inputs, state and state["layers"])
         if state is None:
-            x, inner = layers(x, inputs)
             return Frames(x, lengths), inner
-        x, cache = layers(x, inputs, state["layers"])
-        return Frames(x, lengths), {**state, "num_frames": state["num_frames"] + lengths, "layers": cache}
+        num_frames = state["num_frames"] + lengths
+        return Frames(x, lengths), {"num_frames": num_frames, "subsample": cache.after, "layers": inner}
 
     @property
     def _channels(self) -> int:
         return self.settings.subsampling_channels or self.settings.dim
 
-    def _next_window(
-        self, subsample: Subsample, frames: Frames, state: Tree
-    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], Tree]:
-        """Returns the subsampled window, its lengths, and the state with the next cache of the subsampling."""
-        factor, is_first = self.settings.subsampling_factor, state["num_frames"] == 0
-        x, cache = subsample.stream(frames.values, frames.lengths, state["subsample"], is_first=is_first)
-        is_empty = is_first & (frames.lengths < factor)  # it has only frames before the stream
-        lengths = jnp.where(is_empty, 0, -(-frames.lengths // factor))
-        return x, lengths, {**state, "subsample": cache}
+    def _lengths(self, lengths: Int[Array, " B"], is_first: Bool[Array, " B"] | None) -> Int[Array, " B"]:
+        """Returns the numbers of subsampled frames of whole rows, or of windows with `is_first`."""
+        if is_first is None:
+            return self.output_length(lengths)
+        factor = self.settings.subsampling_factor
+        is_empty = is_first & (lengths < factor)  # it has only frames before the stream
+        return jnp.where(is_empty, 0, -(-lengths // factor))
 
     def _allowed(
         self, lengths: Int[Array, " B"], num_frames: DimSize, state: Tree | None, step: Step
@@ -331,7 +327,7 @@ class ConformerLayer(nn.Module):
     """Conformer layer: half-step feed-forward, attention, convolution, half-step feed-forward, norm.
 
     The signature is that of a body of `nn.scan`. The layer also returns an output for the scan to collect: in streaming
-    the cache for the next window, otherwise its frames if there are taps.
+    the frames that it keeps for the next window, otherwise its output frames if there are taps.
     """
 
     settings: Conformer
@@ -339,9 +335,9 @@ class ConformerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B T D"], inputs: LayerInputs, cache: dict[str, Array] | None = None
+        self, x: Float[Array, "B T D"], inputs: LayerInputs, before: dict[str, Float[Array, "B K ..."]] | None
     ) -> tuple[Float[Array, "B T D"], Any]:
-        settings, step, num_frames = self.settings, inputs.step, x.shape[1]
+        settings, step, cache = self.settings, inputs.step, Cache(before)
         x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_1", x, step=step), step=step)
         attention = RelativeAttention(
             settings.num_heads,
@@ -351,14 +347,15 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="attention",
         )
-        attended, (keys, values) = attention.stream(
+        attended = attention(
             normed("attention_norm", x),
             inputs.positions,
             inputs.allowed,
-            None if cache is None else (cache["keys"], cache["values"]),
             step=step,
             biases=inputs.biases,
             lengths=inputs.lengths,
+            extend_keys=cache.extend("keys"),
+            extend_values=cache.extend("values"),
         )
         x += Dropout(settings.dropout)(attended, step=step)
         convolution = ConformerConvolution(
@@ -369,15 +366,12 @@ class ConformerLayer(nn.Module):
             dtype=self.dtype,
             name="convolution",
         )
-        before = None if cache is None else cache["convolution"]
-        convolved, entered = convolution.stream(normed("convolution_norm", x), inputs.lengths, before, step=step)
+        extend = cache.extend("convolution")
+        convolved = convolution(normed("convolution_norm", x), inputs.lengths, step=step, extend=extend)
         x += Dropout(settings.dropout)(convolved, step=step)
         x += 0.5 * Dropout(settings.dropout)(self._feed_forward("feed_forward_2", x, step=step), step=step)
         x = normed("norm", x)
-        if cache is None:
-            return x, x if settings.taps else None
-        seen = {"keys": keys, "values": values, "convolution": entered}
-        return x, {name: frames[:, num_frames:] for name, frames in seen.items()}
+        return x, cache.after or (x if settings.taps else None)
 
     def _feed_forward(self, name: str, x: Float[Array, "B T D"], *, step: Step) -> Float[Array, "B T D"]:
         settings = self.settings

@@ -21,6 +21,7 @@ from asr_jax.core.shapes import DimSize
 from asr_jax.core.sharding import ModelRules
 from asr_jax.models.encoder import Encoder, EncoderOfMels, LayeredEncoder, StreamingEncoder, StreamWindow
 from asr_jax.nn.attention import chunk_mask, of_context
+from asr_jax.nn.cache import Cache
 from asr_jax.nn.layer_stack import LayerInputs, layer_stack
 from asr_jax.nn.model_axis import FEED_FORWARD
 from asr_jax.nn.normalization import BiasNorm
@@ -28,7 +29,6 @@ from asr_jax.nn.positions import compact_positions
 from asr_jax.nn.schedules import Step, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, kept_of_rows, whitening_limit
 from asr_jax.nn.zipformer.attention import AttentionWeights, NonlinearAttention, SelfAttention
-from asr_jax.nn.zipformer.cache import Cache
 from asr_jax.nn.zipformer.convolution import ConvolutionModule
 from asr_jax.nn.zipformer.layer import Bypass, FeedForward
 from asr_jax.nn.zipformer.stack import StackSizes, feature_masks, layer_skip_rates, to_width, widest

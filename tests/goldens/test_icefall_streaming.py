@@ -27,7 +27,7 @@ class Run:
     """Our encoder with icefall's weights, the recordings, and icefall's outputs."""
 
     encoder: ZipformerEncoder
-    params: Any
+    variables: Any
     rows: list[np.ndarray]
     silence: float
     of_windows: list[np.ndarray]
@@ -60,7 +60,7 @@ def run_of(path: Path) -> Run:
     assert left == []
     rows = [[arrays[f"{name}/{number}"] for number in range(3)] for name in ("features", "streaming", "chunked")]
     encoder = settings.build(dtype=jnp.float32)
-    return Run(encoder, unflatten(found)["params"]["encoder"], rows[0], info["silence"], rows[1], rows[2])
+    return Run(encoder, {"params": unflatten(found)["params"]["encoder"]}, rows[0], info["silence"], rows[1], rows[2])
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_windows_of_streams(run: Run) -> None:
-    found = streamed(run.encoder, run.params, run.with_silence(), starts=[0, 1, 2])
-    in_one_piece = whole(run.encoder, run.params, run.with_silence())
+    found = streamed(run.encoder, run.variables, run.with_silence(), starts=[0, 1, 2])
+    in_one_piece = whole(run.encoder, run.variables, run.with_silence())
     for ours, all_at_once, theirs in zip(found, in_one_piece, run.of_windows, strict=True):
         assert len(ours) == len(all_at_once) >= len(theirs)  # icefall does not use frames after the last full window
         scale = float(np.abs(theirs).max())
@@ -81,8 +81,8 @@ def test_windows_of_streams(run: Run) -> None:
 
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_whole_recordings_in_chunks(run: Run) -> None:
-    found = streamed(run.encoder, run.params, run.rows)
-    in_one_piece = whole(run.encoder, run.params, run.rows)
+    found = streamed(run.encoder, run.variables, run.rows)
+    in_one_piece = whole(run.encoder, run.variables, run.rows)
     for ours, all_at_once, theirs in zip(found, in_one_piece, run.in_chunks, strict=True):
         assert ours.shape == all_at_once.shape == theirs.shape
         scale = float(np.abs(theirs).max())

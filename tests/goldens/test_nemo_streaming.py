@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,8 @@ from support import GoldenCase, assert_outputs, cases_in, fast_jit, part
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import unflatten
 from asr_jax.models.conformer import Conformer
-from asr_jax.models.encoder import Encoder
 from asr_jax.pretrained.conformer import NEMO, settings_of_nemo
+from tests.models.streaming_suite import streamed
 
 pytestmark = pytest.mark.golden
 
@@ -28,21 +27,6 @@ CASES = [
 def settings_of(case: GoldenCase) -> Conformer:
     settings = settings_of_nemo(case.info["config"], case.path)
     return replace(settings, input_dropout=0.0, dropout=0.0, position_dropout=0.0, attention_dropout=0.0)
-
-
-def streamed(encoder: Encoder, variables: Any, features: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
-    """Returns the outputs of all windows for each row; `ends` has the lengths of the rows."""
-    window, found = encoder.stream_window, [list[np.ndarray]() for _ in ends]
-    state = encoder.initial_state(len(found))
-    values = np.pad(features, ((0, 0), (window.before, window.size), (0, 0)))
-    step = fast_jit(lambda state, frames: encoder.apply(variables, state, frames, method="stream"))
-    for begin in range(0, values.shape[1] - window.size, window.shift):
-        lengths = np.clip(ends + window.before - begin, 0, window.size)
-        given = Frames(*jax.device_put((values[:, begin : begin + window.size], lengths)))
-        state, out = step(state, given)
-        for row, count in enumerate(np.asarray(out.lengths)):
-            found[row].append(np.asarray(out.values)[row, :count])
-    return [np.concatenate(each) for each in found]
 
 
 @pytest.mark.parametrize(("case", "number"), CASES)
@@ -62,7 +46,8 @@ def test_streams_and_whole_utterances(case: GoldenCase, number: int) -> None:
     )
     np.testing.assert_array_equal(whole.lengths, theirs["whole/lengths"])
     chunks = [part(theirs, f"stream/{index}/") for index in range(sum("stream" in name for name in theirs) // 2)]
-    for row, output in enumerate(streamed(encoder, variables, features, lengths)):
+    rows = [row[:length] for row, length in zip(features, lengths, strict=True)]
+    for row, output in enumerate(streamed(encoder, variables, rows)):
         expected = theirs["whole/output"][row, : theirs["whole/lengths"][row]]
         assert_outputs(np.asarray(whole.values)[row, : len(expected)], expected, what="whole")
         assert_outputs(output, expected, what="stream")

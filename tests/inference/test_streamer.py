@@ -5,37 +5,38 @@ import signal
 from dataclasses import replace
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 import sentencepiece as trainer
-from recordings import RATE
 
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
-from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
-from asr_jax.core.meshes import data_mesh
 from asr_jax.core.timed_tokens import TokenSequence
-from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.endpoints import Endpoints
-from asr_jax.inference.streaming import Streamer, num_settled_characters
-from asr_jax.inference.trained import Trained
+from asr_jax.inference.streaming import num_settled_characters
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
-from asr_jax.search.ctc import CTCDecoding
-from asr_jax.search.transducer import TransducerDecoding
-from asr_jax.text.characters import CharacterTokenizer
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 from asr_jax.transcripts.words import Writer
-from tests.support import assert_close
+from tests.inference.streams import (
+    DECODINGS,
+    NEVER,
+    assert_same,
+    pieces,
+    recognised,
+    recognised_together,
+    sound,
+    streamer_of,
+    trained_of,
+    whole,
+)
 from tests.toy_config import experiment
 
-TOKENIZER = CharacterTokenizer(symbols=(" ", *"abcdefg", None), normaliser="none")
 MODEL = Model(
     encoder=LSTMEncoder(num_mels=240, dim=16, layers_before=1, layers_after=1),
     heads={
@@ -49,113 +50,21 @@ MODEL = Model(
     augment=(),
     primary="ctc",
 )
-NEVER = Endpoints(silence_s=0.0, pause_s=0.0, longest_s=0.0)
-LONGEST = 6 * RATE
-DECODINGS = {
-    "ctc": CTCDecoding(),
-    "ctc beam": CTCDecoding(kind="beam"),
-    "rnnt": TransducerDecoding(max_symbols=3),
-    "rnnt beam": TransducerDecoding(kind="beam", max_symbols=1),
-    "tdt": TransducerDecoding(max_symbols=3),
-}
-
-
-def sound(seconds, seed):
-    rng, num = np.random.default_rng(seed), round(seconds * RATE)
-    pitch = np.repeat(rng.uniform(100, 4000, num // 1600 + 1), 1600)[:num]
-    return (6000 * np.sin(np.cumsum(2 * np.pi * pitch / RATE)) + rng.normal(0, 20, num)).astype(np.int16)
-
-
-def batch_of(samples):
-    audio = np.zeros((1, LONGEST), np.int16)
-    audio[0, : len(samples)] = samples
-    empty = np.zeros((1, 0), np.int32)
-    return Batch(
-        audio,
-        None,
-        np.int32([len(samples)]),
-        empty,
-        np.zeros(1, np.int32),
-        np.ones(1, np.float32),
-        np.zeros(1, np.int32),
-    )
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with random weights with which many labels are found."""
-    module = MODEL.build(vocab_size=TOKENIZER.vocab_size, blank_id=TOKENIZER.blank_id, precision="f32")
-    streams = dict.fromkeys(("params", "dropout"), jax.random.key(0))
-    labels = {"tokens": np.zeros((1, 2), np.int32), "token_lengths": np.int32([2])}
-    shapes = jax.eval_shape(partial(module.init, step=None), streams, batch_of(sound(1, 0)).replace(**labels))
-    rng = np.random.default_rng(1)
-    params = jax.tree.map(
-        lambda leaf: np.float32(rng.normal(0, 0.2 if len(leaf) == 240 else 0.6, leaf.shape)), shapes["params"]
-    )
-    for head in MODEL.heads:
-        params[f"heads_{head}"]["output"]["kernel"] *= 3
-        params[f"heads_{head}"]["output"]["bias"] = (
-            np.float32(np.arange(len(params[f"heads_{head}"]["output"]["bias"])) == 8) * 2
-        )
-    variables = {"params": params}
-    # All labels are equally likely in the output of CTC on average.
-    emit = jax.jit(partial(module.apply, head="ctc", method="emit"))
-    logps = jax.device_get(emit(variables, batch_of(sound(5.9, 0)))["ctc"])
-    values = logps.values[0, : logps.lengths[0]]
-    params["heads_ctc"]["output"]["bias"] -= values.mean(0) - np.float32(1.0) * np.isin(np.arange(9), [0, 8])
-    return Trained(
-        experiment=replace(experiment(), model=MODEL), model=module, tokenizer=TOKENIZER, variables=variables,
-        longest_s=LONGEST / RATE, limits=BatchLimits(seconds=6.0), folder=tmp_path_factory.mktemp("run"), updates=0,
-        weights="live", mesh=data_mesh(1),
-    )  # fmt: skip
-
-
-def whole(trained, name, samples):
-    """Transcript of a whole recording."""
-    decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
-    found = jax.jit(decoder.search)(trained.variables, batch_of(samples))[0]
-    [sequences] = decoder.search.sequences(found, [0])
-    return decoder.search.transcript(sequences)
-
-
-def streamer_of(trained, name, *, num_rows=1, endpoints=NEVER):
-    decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
-    return Streamer(trained, decoder, num_rows=num_rows, endpoints=endpoints)
-
-
-def pieces(samples, seed):
-    rng, at = np.random.default_rng(seed), 0
-    while at < len(samples):
-        size = int(rng.choice([1, 77, 320, 5000, 30_000]))
-        yield samples[at : at + size]
-        at += size
-
-
-def recognised(streamer, parts):
-    """All results of one stream."""
-    stream, results = streamer.begin(), []
-    for part in parts:
-        streamer.feed(stream, part)
-        results += streamer.run()
-    streamer.end(stream)
-    return [*results, *streamer.run()]
-
-
-def assert_same(found, expected):
-    assert (found.text, found.tokens) == (expected.text, expected.tokens)
-    for name in ("start_s", "end_s", "confidence"):
-        assert_close(*([getattr(word, name) for word in each.words] for each in (found, expected)), atol=1e-4)
-    assert_close(found.score, expected.score, atol=1e-3)
+    return trained_of(MODEL, tmp_path_factory.mktemp("run"))
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("ctc", "rnnt") else pytest.mark.slow) for name in DECODINGS]
+    "name", [pytest.param(name, marks=() if name == "rnnt" else pytest.mark.slow) for name in DECODINGS]
 )
 def test_any_pieces_give_the_transcript_of_the_whole_recording(trained, name):
     streamer = streamer_of(trained, name)
-    for seconds, seed in ((5.0, 0), (2.13, 1), (0.02, 2)):
-        samples = sound(seconds, seed)
-        expected = whole(trained, name, samples)
+    recordings = [sound(seconds, seed) for seconds, seed in ((5.0, 0), (2.13, 1), (0.02, 2))]
+    transcripts = whole(trained, name, recordings)
+    for samples, expected in zip(recordings, transcripts, strict=True):
         for number in range(2):
             results = recognised(streamer, pieces(samples, number))
             assert [each.is_final for each in results] == [False] * (len(results) - 1) + [True] * bool(results)
@@ -166,35 +75,21 @@ def test_any_pieces_give_the_transcript_of_the_whole_recording(trained, name):
             assert [each.text for each in results[-1].transcript.n_best] == [each.text for each in expected.n_best]
             for each in results:
                 assert results[-1].transcript.text.startswith(each.transcript.text[: each.num_settled])
-    tokens = whole(trained, name, sound(5.0, 0)).tokens
-    assert len(tokens) > 10
-    assert len(set(tokens)) > 2
-    assert any(each.num_settled for each in recognised(streamer, [sound(5.0, 0)])[:-1])
+    assert len(transcripts[0].tokens) > 10
+    assert len(set(transcripts[0].tokens)) > 2
+    assert any(each.num_settled for each in recognised(streamer, recordings[:1])[:-1])
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "rnnt" else pytest.mark.slow) for name in DECODINGS]
 )
 def test_streams_of_one_batch_are_as_each_alone(trained, name):
-    """They begin at other times, and some wait; a row that is free is used again."""
     endpoints = Endpoints(silence_s=0.5, pause_s=0.2, longest_s=2.0)
     audio = [sound(seconds, seed) for seed, seconds in enumerate((4.0, 1.0, 2.5, 3.1, 0.7))]
-    alone = [recognised(streamer_of(trained, name, endpoints=endpoints), [samples]) for samples in audio]
-    streamer = streamer_of(trained, name, num_rows=3, endpoints=endpoints)
-    rng, waiting, left, results = np.random.default_rng(0), list(range(5)), {}, []
-    while waiting or left:
-        while waiting and len(left) < 3:
-            left[streamer.begin()] = audio[waiting.pop(0)]
-        for stream in list(left):
-            size = int(rng.choice([0, 1000, 9000]))
-            streamer.feed(stream, left[stream][:size])
-            left[stream] = left[stream][size:]
-            if not len(left[stream]):
-                streamer.end(stream)
-                del left[stream]
-        results += streamer.run()
-    for stream, expected in enumerate(alone):
-        found = [each for each in results if each.stream == stream]
+    one_by_one = streamer_of(trained, name, endpoints=endpoints)
+    alone = [recognised(one_by_one, [samples]) for samples in audio]
+    together = recognised_together(streamer_of(trained, name, num_rows=3, endpoints=endpoints), audio, num_rows=3)
+    for found, expected in zip(together, alone, strict=True):
         assert [each.is_final for each in found] == [each.is_final for each in expected]
         assert sum(each.is_final for each in found) == len([each for each in expected if each.is_final])
         for ours, theirs in zip(found, expected, strict=True):

@@ -1,78 +1,21 @@
-"""Streams of Zipformer: outputs of whole recordings, for any batch of streams; contexts that training draws."""
+"""Streams of Zipformer: windows, arrays of the state, settings that cannot stream; contexts that training draws."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from streaming_suite import streamed, whole
+from streaming_suite import ONE_STACK, drawn
+from streaming_suite import ZIPFORMER as TINY
 from support import assert_within, fast_jit, max_abs
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.pytrees import flatten
-from asr_jax.models.encoder import Context, Encoder, contexts_of
-from asr_jax.models.zipformer import PER_STACK, Zipformer
-
-TINY = Zipformer(
-    num_mels=16,
-    embed_channels=(2, 3, 4),
-    downsampling=(1, 4),
-    dims=(8, 12),
-    num_layers=(1, 2),
-    unmasked_dims=(8, 12),
-    num_heads=(2, 2),
-    query_dims=(4, 3),
-    value_dims=(4, 2),
-    position_dims=(2, 2),
-    feedforward_dims=(8, 8),
-    kernel_sizes=(15, 3),
-    positions_dim=8,
-    dropout_start=0.0,
-    dropout_end=0.0,
-    causal=True,
-    contexts=(Context(4, 8),),
-    regularise=False,
-    skip=False,
-)
-LENGTHS = (64, 9, 50, 8, 33, 41, 47)
-"""They end before, in and after the first window, with full and with shorter chunks."""
-
-
-def drawn(encoder: Encoder) -> Any:
-    frames = Frames(np.zeros((1, 20, 16), np.float32), np.array([20]))
-    shapes = jax.eval_shape(partial(encoder.init, step=None), jax.random.key(0), frames)["params"]
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
-
-
-def recordings() -> list[np.ndarray]:
-    rng = np.random.default_rng(2)
-    return [rng.normal(size=(length, 16)).astype(np.float32) for length in LENGTHS]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        pytest.param({"output_downsampling": 1, "contexts": (Context(8, 8),)}, marks=pytest.mark.slow),
-        pytest.param({"output_downsampling": 4, "contexts": (Context(4, 12),)}, marks=pytest.mark.slow),
-        pytest.param({"downsampling": (2, 1), "contexts": (Context(2, 2),)}, marks=pytest.mark.slow),
-    ],
-)
-def test_windows_give_the_outputs_of_the_whole(changes: dict[str, Any]) -> None:
-    encoder, rows = replace(TINY, **changes).build(dtype=jnp.float32), recordings()
-    params = drawn(encoder)
-    expected = whole(encoder, params, rows)
-    together = streamed(encoder, params, rows)
-    at_other_times = streamed(encoder, params, rows, starts=[0, 3, 2, 0, 5, 1, 1])
-    for found, later, each, length in zip(together, at_other_times, expected, LENGTHS, strict=True):
-        assert len(found) == len(later) == len(each) == encoder.output_length(length)
-        assert_within(max_abs(found, each), 1e-4, what="windows")
-        assert_within(max_abs(later, each), 1e-4, what="windows of streams that begin at other times")
+from asr_jax.models.encoder import Context, contexts_of
+from asr_jax.models.zipformer import Zipformer
 
 
 def test_a_window_is_that_of_icefall() -> None:
@@ -116,8 +59,6 @@ def test_settings_that_cannot_stream(changes: dict[str, Any], message: str) -> N
 
 
 CONTEXTS = (Context(4, 8), Context(4), Context(8, 16), Context())
-OF_FIRST_STACK = {name: getattr(TINY, name)[:1] for name in (*PER_STACK, "unmasked_dims")}
-ONE_STACK = replace(TINY, **{**OF_FIRST_STACK, "downsampling": (2,)})
 
 
 def in_training(settings: Zipformer) -> Any:
@@ -138,7 +79,7 @@ def in_training(settings: Zipformer) -> Any:
 @pytest.mark.slow
 def test_training_draws_a_context_for_each_key_in_one_program() -> None:
     several = replace(ONE_STACK, contexts=CONTEXTS)
-    params = drawn(several.build(dtype=jnp.float32))
+    params = drawn(several.build(dtype=jnp.float32))["params"]
     values = np.random.default_rng(3).normal(size=(2, 61, 16)).astype(np.float32)
     frames, keys = Frames(values, np.array([61, 40], np.int32)), jax.random.split(jax.random.key(0), 24)
     expected = [in_training(several.with_context(each))(params, frames, keys[0]) for each in CONTEXTS]
@@ -154,14 +95,6 @@ def test_training_draws_a_context_for_each_key_in_one_program() -> None:
                 scale = largest[path] + 1e-3 * max(largest.values())
                 assert_within(max_abs(leaf, others[path]), 1e-4, scale=scale, what=path)
     assert all(counts), counts
-
-
-def test_evaluation_uses_the_first_context() -> None:
-    rows, settings = recordings()[:2], [replace(ONE_STACK, contexts=each) for each in (CONTEXTS[2:], CONTEXTS[2:3])]
-    encoders = [each.build(dtype=jnp.float32) for each in settings]
-    params = drawn(encoders[0])
-    for found, each in zip(*(whole(encoder, params, rows) for encoder in encoders), strict=True):
-        np.testing.assert_array_equal(found, each)
 
 
 def test_contexts_of_all_pairs() -> None:

@@ -17,6 +17,7 @@ from asr_jax.kernels.relative_attention.api import Implementation, relative_atte
 from asr_jax.kernels.relative_shift.api import relative_shift
 from asr_jax.nn.activations import ACTIVATIONS, ActivationName
 from asr_jax.nn.attention import MASKED_SCORE, attention_softmax
+from asr_jax.nn.cache import Extend, unextended
 from asr_jax.nn.layer_stack import tied_biases
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BatchNorm, layer_norm
@@ -31,9 +32,6 @@ ConvNorm = Literal["batch", "batch_padded", "layer"]
 batch: batch norm over the valid frames. batch_padded: batch norm over all frames of the padded batch, as in PyTorch's
 trainers. layer: layer norm over the channels of a frame.
 """
-
-
-KeysAndValues = tuple[Float[Array, "B _ H C"], Float[Array, "B _ H C"]]
 
 
 class RelativeAttention(nn.Module):
@@ -62,62 +60,38 @@ class RelativeAttention(nn.Module):
     have no dropout of weights, allow the first `lengths` keys, and return zeros for queries without keys."""
     dtype: DTypeLike = jnp.float32
 
+    @nn.compact
     def __call__(
         self,
         x: Float[Array, "B T D"],
         positions: Float[Array, "R P"] | None,
-        allowed: Bool[Array, "B #T T"],
+        allowed: Bool[Array, "B #T S"],
         *,
         step: Step,
         biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
         turned: Float[Array, "B T D"] | None = None,
         lengths: Int[Array, " B"] | None = None,
+        extend_keys: Extend = unextended,
+        extend_values: Extend = unextended,
     ) -> Float[Array, "B T D"]:
         """Applies attention to `x`.
 
         Args:
-            positions: Encodings of the R = 2T - 1 offsets of keys from queries, in ascending order. None: the scores
+            positions: Encodings of the R = T + S - 1 offsets of keys from queries, in ascending order. None: the scores
                 use `distances`, or no positions.
             allowed: Keys (last axis) that each query may attend to.
             biases: u and v, if the layers share them. None: the module has its own.
             turned: Input of the query and key projections, such as `x` with rotary positions. None: `x`.
             lengths: Number of valid keys of each row, for implementations other than reference.
-        """
-        return self.stream(x, positions, allowed, None, step=step, biases=biases, turned=turned, lengths=lengths)[0]
-
-    @nn.compact
-    def stream(
-        self,
-        x: Float[Array, "B T D"],
-        positions: Float[Array, "R P"] | None,
-        allowed: Bool[Array, "B #T S"],
-        cache: KeysAndValues | None,
-        *,
-        step: Step = None,
-        biases: tuple[Float[Array, "H C"], Float[Array, "H C"]] | None = None,
-        turned: Float[Array, "B T D"] | None = None,
-        lengths: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], KeysAndValues]:
-        """Applies attention to `x`, with keys and values of frames before `x`.
-
-        Args:
-            positions: As in `__call__`, with R = S + T - 1 offsets, where S is the number of all keys.
-            allowed: As in `__call__`, for all keys.
-            cache: Keys and values of the S - T frames before `x`. None: there are none.
-            biases: As in `__call__`.
-            turned: As in `__call__`.
-            lengths: As in `__call__`.
-
-        Returns:
-            Output, and the keys and values of all S frames.
+            extend_keys: Function that puts the keys of former windows before those of `x`. There are S keys in all.
+            extend_values: Function that puts the values of former windows before those of `x`.
         """
         width, looking = x.shape[-1], x if turned is None else turned
         query, key, value = (
             self._heads(Linear(width, use_bias=self.use_bias, dtype=self.dtype, name=name)(given))
             for name, given in (("query", looking), ("key", looking), ("value", x))
         )
-        if cache is not None:
-            key, value = (jnp.concatenate(pair, axis=1) for pair in zip(cache, (key, value), strict=True))
+        key, value = extend_keys(key), extend_values(value)
         # Scores are summed and kept in float32: float16 would overflow, and bfloat16 would round the softmax coarsely.
         if positions is None:
             scores = float32_product("bthc,bshc->bhts", query, key)
@@ -138,7 +112,7 @@ class RelativeAttention(nn.Module):
                     implementation=self.implementation,
                 )
                 mixed = mixed.reshape(*x.shape[:2], width)
-                return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed), (key, value)
+                return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
             scores = float32_product("bthc,bshc->bhts", query + per_head(by_content, query), key)
             by_offset = float32_product("bthc,rhc->bhtr", query + per_head(by_position, query), offsets)
             # The barrier keeps XLA from recomputing the shift of the gradient for each of its uses.
@@ -150,7 +124,7 @@ class RelativeAttention(nn.Module):
             weights = jnp.where(allowed[:, None], weights, 0)
         weights = Dropout(self.dropout)(weights, step=step)
         mixed = jnp.einsum("bhts,bshc->bthc", weights, value).reshape(*x.shape[:2], width)
-        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed), (key, value)
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(mixed)
 
     def _by_distance(self, query: Float[Array, "B T H C"], left: int, right: int) -> Float[Array, "B H T T"]:
         """Scores of the learned distance embeddings, by query (third axis) and key (last axis)."""
@@ -187,32 +161,25 @@ class ConformerConvolution(nn.Module):
     use_bias: bool = True
     dtype: DTypeLike = jnp.float32
 
-    def __call__(self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B T D"]:
-        return self.stream(x, lengths, None, step=step)[0]
-
     @nn.compact
-    def stream(
-        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], cache: Float[Array, "B K E"] | None, *, step: Step
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B S E"]]:
-        """Applies the module to `x`, after frames before `x`.
+    def __call__(
+        self, x: Float[Array, "B T D"], lengths: Int[Array, " B"], *, step: Step, extend: Extend = unextended
+    ) -> Float[Array, "B T D"]:
+        """Applies the module to `x`.
 
         Args:
-            lengths: Number of valid frames of `x` in each row.
-            cache: Input of the depthwise convolution, which must be causal, in the kernel_size - 1 frames before `x`.
-                None: there are none.
-
-        Returns:
-            Output, and the input of the depthwise convolution in the frames of the cache and of `x`.
+            lengths: Number of valid frames of each row.
+            extend: Function that puts the last `kernel_size` - 1 frames of former windows before those of the depthwise
+                convolution, which must then be causal.
         """
-        width, size = x.shape[-1], self.kernel_size
+        (_, num_frames, width), size = x.shape, self.kernel_size
         hidden = Linear(2 * width, use_bias=self.use_bias, dtype=self.dtype, name="in")(x)
         hidden = glu(hidden) if self.gated else nn.silu(hidden)
         hidden = mask_time(hidden, lengths)
         kernel = self.param("kernel", uniform(size**-0.5), (size, hidden.shape[-1]))
-        padding = (size - 1, 0) if self.causal else ((size - 1) // 2, size // 2)
-        if cache is not None:
-            hidden, padding = jnp.concatenate([cache, hidden], axis=1), (0, 0)
-        entering = hidden
+        hidden = extend(hidden)
+        before = size - 1 - (hidden.shape[1] - num_frames)
+        padding = (before, 0) if self.causal else ((size - 1) // 2, size // 2)
         hidden = saved(depthwise_conv(hidden, kernel, padding=padding))
         if self.use_bias:
             hidden += per_channel(self.param("bias", uniform(size**-0.5), hidden.shape[-1:]), hidden)
@@ -223,7 +190,7 @@ class ConformerConvolution(nn.Module):
             norm = BatchNorm(self.norm_momentum, self.norm_eps, padded, self.norm_ddof, name="norm")
             hidden = norm(hidden, lengths, use_running=step is None)
         hidden = ACTIVATIONS[self.activation](hidden)
-        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden), entering
+        return Linear(width, use_bias=self.use_bias, dtype=self.dtype, name="out")(hidden)
 
 
 class ConformerFeedForward(nn.Module):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from asr_jax.core.batch import zero_padding
 from asr_jax.kernels.glu.api import glu
+from asr_jax.nn.cache import Cache
 from asr_jax.nn.convolution import Conv3x3
 from asr_jax.nn.linear import Linear, per_channel, project, uniform
 
@@ -19,10 +20,6 @@ Subsampling = Literal["striding", "dw_striding"]
 striding: full convolutions. dw_striding: depthwise-separable convolutions (depthwise and then pointwise) from the
 second one on.
 """
-
-
-Cache = dict[str, Float[Array, "B 1 F C"]]
-"""Last input frame of each convolution, by the name of the convolution."""
 
 
 def strided_length(num_frames: Any, factor: int, *, before: int = 1) -> Any:
@@ -58,60 +55,50 @@ class Subsample(nn.Module):
     """Whether frames beyond a row's length are set to 0 before each convolution."""
     dtype: DTypeLike = jnp.float32
 
-    def __call__(self, x: Float[Array, "B T F"], lengths: Int[Array, " B"]) -> Float[Array, "B S E"]:
-        """Subsamples frames and bins, whose numbers `strided_length` returns.
-
-        The last axis of the output has the channels of the first bin, then those of the second, and so on.
-        """
-        return self._subsample(x, lengths, None)[0]
-
-    def stream(
-        self, x: Float[Array, "B T F"], lengths: Int[Array, " B"], cache: Cache, *, is_first: Bool[Array, " B"]
-    ) -> tuple[Float[Array, "B S E"], Cache]:
-        """Subsamples the next window of each stream. Requires that `before` is 2.
-
-        Args:
-            x: Windows of a multiple of `factor` frames. The first window of a stream has `factor` - 1 frames before
-                the first frame of the stream.
-            lengths: Number of frames of each window, with those before the stream.
-            cache: Last input frame of each convolution in the windows before; 0 for the first window.
-            is_first: Whether the window is the first one of its stream.
-
-        Returns:
-            S = T / `factor` output frames, and the cache for the next window.
-        """
-        return self._subsample(x, lengths, cache, is_first=is_first)
-
     @nn.compact
-    def _subsample(
+    def __call__(
         self,
         x: Float[Array, "B T F"],
         lengths: Int[Array, " B"],
-        cache: Cache | None,
         *,
+        cache: Cache | None = None,
         is_first: Bool[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B S E"], Cache]:
-        x, last = x.astype(self.dtype)[..., None], dict[str, Array]()
+    ) -> Float[Array, "B S E"]:
+        """Subsamples frames and bins, whose numbers `strided_length` returns.
+
+        A window of a stream has a multiple of `factor` frames, with `factor` - 1 frames before the first frame of the
+        stream in the first window; `before` must be 2. From T frames of a window, T / `factor` are computed.
+
+        Args:
+            lengths: Length of each row in frames. That of a first window includes the frames before the stream.
+            cache: Last input frame of each convolution, by its name. None: rows are whole.
+            is_first: Whether the window is the first one of its stream. None: rows are whole.
+
+        Returns:
+            Output frames. The last axis has the channels of the first bin, then those of the second, and so on.
+        """
+        x = x.astype(self.dtype)[..., None]
         # With the frames before the stream, every convolution reads one frame of the window before, instead of two.
-        before, pads = (self.before, (self.before, 1)) if cache is None else (1, (0, 0))
+        before, pads = (self.before, (self.before, 1)) if is_first is None else (1, (0, 0))
         for number in range(self.factor.bit_length() - 1):
             x, name = self._masked(x, lengths), f"conv_{number}"
             if cache is not None and is_first is not None:
-                x = _without_first(x, (self.factor >> number) - 1, is_first)
-                last[name], x = x[:, -1:], jnp.concatenate([cache[name], x], axis=1)
+                x = cache.extend(name)(_without_first(x, (self.factor >> number) - 1, is_first))
             separable = number > 0 and self.kind == "dw_striding"
             x = Conv3x3(self.channels, (2, 2), (pads, (self.before, 1)), depthwise=separable, name=name)(x)
             if separable:
                 x = Linear(self.channels, dtype=self.dtype, name=f"pointwise_{number}")(x)
             x, lengths = nn.relu(x), strided_length(lengths, 2, before=before)
-        return self._masked(x, lengths).reshape(*x.shape[:2], -1), last
+        return self._masked(x, lengths).reshape(*x.shape[:2], -1)
 
     def _masked(self, x: Array, lengths: Array) -> Array:
         return zero_padding(x, lengths) if self.mask_padding else x
 
 
-def initial_cache(num_rows: int, num_bins: int, channels: int, factor: int, *, dtype: DTypeLike) -> Cache:
-    """Returns the cache of `Subsample.stream` before the first windows of `num_rows` streams.
+def initial_cache(
+    num_rows: int, num_bins: int, channels: int, factor: int, *, dtype: DTypeLike
+) -> dict[str, Float[Array, "B 1 F C"]]:
+    """Returns the frames in the cache of `Subsample` before the first windows of `num_rows` streams.
 
     Args:
         num_rows: Number of streams.
@@ -120,7 +107,7 @@ def initial_cache(num_rows: int, num_bins: int, channels: int, factor: int, *, d
         factor: As in `Subsample`.
         dtype: Data type that the module computes in.
     """
-    cache, inputs = Cache(), 1
+    cache, inputs = dict[str, Array](), 1
     for number in range(factor.bit_length() - 1):
         cache[f"conv_{number}"] = jnp.zeros((num_rows, 1, num_bins, inputs), dtype)
         num_bins, inputs = strided_length(num_bins, 2, before=2), channels

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float
 
 from asr_jax.core.matmul_precision import float32_product
 from asr_jax.kernels.relative_shift.api import relative_shift
+from asr_jax.nn.cache import Extend, unextended
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import Step, over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, kept, whitening_limit
-from asr_jax.nn.zipformer.cache import Extend, unextended
 
 # The score of masked keys is finite, which keeps the softmax of a row without valid keys finite. Its exp is exactly 0.
 MASKED_SCORE = -1000.0

@@ -11,11 +11,11 @@ from asr_jax.kernels.depthwise_conv.api import depthwise_conv
 from asr_jax.kernels.masking.api import mask_time
 from asr_jax.kernels.swoosh.api import swoosh_r
 from asr_jax.nn.attention import of_context
+from asr_jax.nn.cache import Extend, unextended
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.remat import saved
 from asr_jax.nn.schedules import over_training, piecewise_linear
 from asr_jax.nn.stochastic import Regulariser, whitening_limit
-from asr_jax.nn.zipformer.cache import Extend, unextended
 
 
 class DepthwiseConv(nn.Module):

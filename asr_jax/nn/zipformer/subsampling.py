@@ -15,12 +15,12 @@ from asr_jax.core.shapes import DimSize, first_frames
 from asr_jax.kernels.depthwise_conv.api import depthwise_conv_2d
 from asr_jax.kernels.pairwise_downsample.api import pairwise_downsample
 from asr_jax.kernels.swoosh.api import swoosh_l, swoosh_r
+from asr_jax.nn.cache import Extend, unextended
 from asr_jax.nn.convolution import Conv3x3
 from asr_jax.nn.linear import Linear, per_channel, uniform
 from asr_jax.nn.normalization import BiasNorm
 from asr_jax.nn.schedules import Step, over_training
 from asr_jax.nn.stochastic import Regulariser, kept_of_rows, scheduled_dropout
-from asr_jax.nn.zipformer.cache import Extend, unextended
 
 SKIP_CONVNEXT = over_training(0.2, 0.015)
 NEIGHBOURS = 3
