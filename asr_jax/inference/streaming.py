@@ -53,6 +53,8 @@ class _Row:
     """Number of output frames of the utterance so far."""
     shown: str = ""
     """Text of the last partial result."""
+    tokens: tuple[int, ...] = ()
+    """Tokens of the text."""
 
 
 class Streamer:
@@ -241,6 +243,9 @@ class Streamer:
             has_text=bool(best.tokens), silence_s=num_silent * shift_s, duration_s=row.num_frames * shift_s
         ):
             return self._final(place, row)
+        if best.tokens == row.tokens:
+            return []
+        row.tokens = best.tokens
         transcript = self._writer.transcript(hypotheses, lists_n_best=self._lists_n_best, first_frame=row.first_frame)
         if transcript.text == row.shown:
             return []
@@ -260,7 +265,7 @@ class Streamer:
         )
         has_text = bool(transcript.words or row.shown)
         row.first_frame += row.num_frames
-        row.num_frames, row.begins_text, row.shown = 0, True, ""
+        row.num_frames, row.begins_text, row.shown, row.tokens = 0, True, "", ()
         result = StreamResult(row.stream, transcript, is_final=True, num_settled=len(transcript.text))
         return [result] if has_text else []
 
