@@ -11,18 +11,20 @@ import pytest
 import sentencepiece as trainer
 from recordings import RATE
 
+from asr_jax.api import Run
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.batch import Batch
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
 from asr_jax.core.meshes import data_mesh
+from asr_jax.core.programs import Programs
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.endpoints import Endpoints
-from asr_jax.inference.streaming import Streamer, num_settled_characters
+from asr_jax.inference.streaming import Streamer, StreamProgram, num_settled_characters
 from asr_jax.inference.trained import Trained
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
@@ -120,7 +122,7 @@ def whole(trained, name, samples):
 
 def streamer_of(trained, name, *, num_rows=1, endpoints=NEVER):
     decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
-    return Streamer(trained, decoder, num_rows=num_rows, endpoints=endpoints)
+    return Streamer(StreamProgram(trained, decoder, num_rows=num_rows), endpoints=endpoints)
 
 
 def pieces(samples, seed):
@@ -237,6 +239,53 @@ def test_an_interrupt_loses_nothing(trained, monkeypatch, ctrl_c):
     streamer.end(stream)
     found.append(next(streamer.run()))
     assert [*found, *streamer.run()] == expected
+
+
+@pytest.mark.parametrize("number", [9, -1])
+def test_an_interrupted_call_loses_no_results(trained, monkeypatch, ctrl_c, number):
+    """Ctrl-C comes within a window of `feed`, or within the last window, which `finish` computes."""
+    endpoints, samples = Endpoints(longest_s=1.2), sound(5.0, 0)
+    run, found, calls = Run(trained, head="ctc"), [], []
+    stream = run.stream(endpoints=endpoints)
+    expected = stream.feed(samples) + stream.finish()
+    stream = run.stream(endpoints=endpoints)
+    take = stream._streamer._search.take
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == number or (number < 0 and stream._streamer._rows[0].buffer.has_ended):
+            signal.raise_signal(signal.SIGINT)
+        take(*given)
+
+    monkeypatch.setattr(stream._streamer._search, "take", interrupted)
+    if number < 0:
+        found += stream.feed(samples)
+        with pytest.raises(KeyboardInterrupt):
+            stream.finish()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            stream.feed(samples)
+        found += stream.feed(samples[:0])
+    found += stream.finish()
+    assert found == expected
+    with pytest.raises(UserError, match="is not open"):
+        stream.finish()
+
+
+def test_streams_of_a_run_share_their_program(trained, monkeypatch):
+    """One stream does not change the results of another one at the same time."""
+    run, samples = Run(trained, head="ctc", decoding=DECODINGS["ctc beam"]), sound(3.0, 0)
+    first = run.stream(endpoints=NEVER)
+    monkeypatch.setattr(Programs, "lower", None)
+    second = run.stream(endpoints=Endpoints(longest_s=1.2))
+    results = first.feed(samples[:20_000]), second.feed(sound(3.0, 1))
+    results = results[0] + first.feed(samples[20_000:]) + first.finish(), results[1] + second.finish()
+    for found, given, endpoints in zip(
+        results, (samples, sound(3.0, 1)), (NEVER, Endpoints(longest_s=1.2)), strict=True
+    ):
+        stream = run.stream(endpoints=endpoints)
+        assert found == stream.feed(given) + stream.finish()
+    assert [sum(each.is_final for each in found) > 1 for found in results] == [False, True]
 
 
 def test_a_backlog_does_not_delay_other_streams(trained):
