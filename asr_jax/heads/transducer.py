@@ -407,6 +407,8 @@ class TransducerHead(RecognisingHead):
         head, variables = self.unbind()
         if decoding.kind == "beam":
             used = ("prediction/", "of_labels/", "output/")
+            if state is not None:  # every window would copy the variables
+                used = ()
             variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
             return TransducerFrames(projected, frames.lengths, variables, head), state
         scaled = LogitScaling(decoding.temperature, decoding.blank_penalty, self.blank_id)

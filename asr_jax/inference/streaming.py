@@ -80,6 +80,9 @@ class StreamProgram:
         windows = FeatureWindows(model.front_end, window.size, window.shift, window.before)
         self.windows, self.decoder, self.num_rows = windows, decoder, num_rows
         self._blank_id = trained.tokenizer.blank_id
+        mesh = mesh_of(local_devices()[:1])
+        self._device = replicated(mesh)
+        self._variables = jax.device_put(trained.variables, self._device)
         self.search()  # refuses a search that cannot recognise streams before the program is compiled
 
         def step(
@@ -97,9 +100,6 @@ class StreamProgram:
         def initial(variables: Tree) -> Tree:
             return model.apply(variables, num_rows, method="initial_state", **of_head)
 
-        mesh = mesh_of(local_devices()[:1])
-        self._device = replicated(mesh)
-        self._variables = jax.device_put(trained.variables, self._device)
         self._state = jax.eval_shape(initial, self._variables)
         given = (
             np.zeros((num_rows, windows.num_samples), np.int16),
@@ -113,8 +113,11 @@ class StreamProgram:
 
     def search(self) -> StreamSearch:
         """Returns a new search of `num_rows` streams."""
-        search = self.decoder.search
-        return search.decoding.streams(search.stage, num_rows=self.num_rows, blank_id=self._blank_id)
+        of_head = self.decoder.search
+        search = of_head.decoding.streams(of_head.stage, num_rows=self.num_rows, blank_id=self._blank_id)
+        name = f"heads_{self.decoder.head}"
+        search.variables = {kind: tree[name] for kind, tree in self._variables.items() if name in tree}
+        return search
 
     def state(self) -> Tree:
         """Returns a state of streams, which the first window of a stream replaces by the initial state."""

@@ -1,8 +1,8 @@
 """Batched CTC prefix beam search over windows of streams.
 
-The beams of all streams are on the device. The back-pointers of each window go to the host, which keeps the paths of all
-endings in the beam: their complete words, and the labels of the last word. The cost of a window thus hardly depends on
-the frames before it, unless the vocabulary has no word boundaries.
+The beams of all streams are on the device. The back-pointers of each window go to the host, which keeps the paths of
+all endings in the beam: their complete words, and the labels of the last word. The cost of a window thus hardly depends
+on the frames before it, unless the vocabulary has no word boundaries.
 """
 
 import functools

@@ -211,6 +211,7 @@ def test_beam_of_transducers(settings, max_symbols, fusion):
         values = np.concatenate([np.asarray(frames.values), np.zeros((2, *frames.values.shape[1:]), np.float32)])
         whole = search(frames)
         streams = TransducerBeamStreams(search, len(lengths))
+        streams.variables = frames.variables
 
         def given(at, sizes, values=values, frames=frames):
             return frames.replace(values=jnp.asarray(cut(values, at)), lengths=jnp.asarray(sizes, jnp.int32))
@@ -229,11 +230,13 @@ def test_an_utterance_begins_without_the_one_before():
     values = np.nan_to_num(np.asarray(frames.values))[[0, 3], :6]
     ctc = CTCBeamSearch(of_ctc.CHARACTERS, search=of_ctc.BEAM)
     transducer = TransducerBeamSearch(of_transducer.PIECES, search=TransducerSearch(), max_symbols=1)
+    of_transducers = TransducerBeamStreams(transducer, 2)
+    of_transducers.variables = frames.variables
     for streams, window in (
         (CTCBeamStreams(ctc, 2), lambda at: Frames(jnp.asarray(rows[:, at : at + 3]), jnp.int32([3, 3]))),
         (GreedyStreams(2, blank_id=0), lambda at: BestLabels.of(jnp.asarray(rows[:, at : at + 3]))),
         (
-            TransducerBeamStreams(transducer, 2),
+            of_transducers,
             lambda at: frames.replace(values=jnp.asarray(values[:, at : at + 3]), lengths=jnp.int32([3, 3])),
         ),
     ):
