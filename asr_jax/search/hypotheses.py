@@ -1,5 +1,6 @@
 """Settings of beam search, and the conversion of its final paths to an n-best list of texts."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,9 +100,14 @@ class Hypothesis:
     log_probs: tuple[float, ...] = ()
     """Largest log-probability of each label in its frames."""
 
+    @functools.cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of the words."""
+        return tuple(word.text for word in self.words)
+
     @property
     def text(self) -> str:
-        return " ".join(word.text for word in self.words)
+        return " ".join(self.texts)
 
     @property
     def score(self) -> float:
@@ -208,7 +214,7 @@ class _Ended(NamedTuple):
         """Returns what equal texts have in common, if `words` are those of the path."""
         before = self.ending.before
         if search.merges_borders:
-            return (*(word.text for word in before.words), *words)
+            return before.texts + words
         return before.labels + self.labels
 
     def may_end(self, search: Search, scores: WordScores | None) -> bool:

@@ -84,8 +84,9 @@ class Writer:
             )
             for word, confidence in zip(found, confidences.tolist(), strict=True)
         )
-        n_best = tuple(ScoredText(self.text(each), each.score) for each in hypotheses)
-        return Transcript(words, best.score, n_best if lists_n_best else (), best.tokens, best.log_probs)
+        listed = hypotheses if lists_n_best else ()
+        n_best = tuple(ScoredText(self.text(each), each.score) for each in listed)
+        return Transcript(words, best.score, n_best, best.tokens, best.log_probs)
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
         """Returns all tokens with their times, spelt as for language models of labels."""
