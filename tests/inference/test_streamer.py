@@ -291,7 +291,7 @@ def test_streams_of_a_run_share_their_program(trained, monkeypatch):
 def test_a_window_does_not_copy_variables(trained):
     program = StreamProgram(trained, trained.decoder(DECODINGS["rnnt beam"], head="rnnt"))
     given = np.zeros((1, program.windows.num_samples), np.int16), np.zeros((2, 1), np.int32), np.ones((2, 1), bool)
-    _, found, lengths = program(program.state(), *given)
+    _, found, _ = program(program.state(), *given)
     assert [each.shape[:1] for each in jax.tree.leaves(found)] == [(1,), (1,)]
     assert jax.tree.leaves(found)[1] is found.lengths
     kept, again = (program.search().variables["params"] for _ in range(2))
