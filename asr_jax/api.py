@@ -33,6 +33,7 @@ from asr_jax.audio.streaming import StreamResampler
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.interrupts import uninterrupted
 from asr_jax.core.names import counted
 from asr_jax.core.paths import at_home
 from asr_jax.core.precision import Precision
@@ -50,7 +51,7 @@ from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
 from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.inference.scored_sets import changed_texts, scored
-from asr_jax.inference.streaming import Streamer, StreamResult
+from asr_jax.inference.streaming import Streamer, StreamProgram, StreamResult
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber, recognise_all
 from asr_jax.models.encoder import Context
@@ -200,7 +201,7 @@ class Run:
         Raises:
             UserError: If the model cannot stream, or `rate_hz` is no sample rate.
         """
-        streamer = Streamer(self.trained, self._decoder, endpoints=endpoints)
+        streamer = Streamer(self._stream_program, endpoints=endpoints)
         return Stream(streamer, streamer.rate_hz if rate_hz is None else _checked_rate(rate_hz))
 
     def evaluate(self, manifest: str | os.PathLike[str], *, allow_pipes: bool = False) -> dict[str, Any]:
@@ -321,16 +322,26 @@ class Run:
         return self.trained.decoder(self._decoding, head=self._head)
 
     @functools.cached_property
+    def _stream_program(self) -> StreamProgram:
+        return StreamProgram(self.trained, self._decoder)
+
+    @functools.cached_property
     def _transcriber(self) -> Transcriber:
         return Transcriber(self.trained, self._decoder)
 
 
 class Stream:
-    """A stream that is recognised while its samples arrive, from `Run.stream`."""
+    """A stream that is recognised while its samples arrive, from `Run.stream`.
+
+    If a method is interrupted (Ctrl-C), the next call returns also the results until then. The samples that `feed` got
+    do not need to be given again.
+    """
 
     def __init__(self, streamer: Streamer, rate_hz: int) -> None:
         self._streamer, self._stream = streamer, streamer.begin()
         self._resampled = StreamResampler(rate_hz, streamer.rate_hz)
+        self._finishes = False
+        """Whether `finish` was called, and was interrupted if it is not running."""
 
     def feed(self, samples: np.ndarray) -> list[StreamResult]:
         """Adds the next samples, in any number.
@@ -346,8 +357,9 @@ class Stream:
         """
         self._streamer.check_open(self._stream)
         if getattr(samples, "shape", None) != (0,):
-            self._streamer.feed(self._stream, self._resampled(_samples(samples, 0)))
-        return list(self._streamer.run())
+            with uninterrupted():
+                self._streamer.feed(self._stream, self._resampled(_samples(samples, 0)))
+        return self._streamer.results()
 
     def finish(self) -> list[StreamResult]:
         """Ends the stream, which takes no more samples, and returns the remaining results.
@@ -355,10 +367,15 @@ class Stream:
         Raises:
             UserError: If the stream has ended before.
         """
-        self._streamer.check_open(self._stream)
-        self._streamer.feed(self._stream, self._resampled(np.zeros(0, np.int16), is_last=True))
-        self._streamer.end(self._stream)
-        return list(self._streamer.run())
+        if not self._finishes:
+            self._streamer.check_open(self._stream)
+            with uninterrupted():
+                self._streamer.feed(self._stream, self._resampled(np.zeros(0, np.int16), is_last=True))
+                self._streamer.end(self._stream)
+                self._finishes = True
+        results = self._streamer.results()
+        self._finishes = False
+        return results
 
 
 def _are_several(audio: Audio | Sequence[Audio]) -> bool:

@@ -40,7 +40,7 @@ from asr_jax.core.options import parse
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.data.manifests.utterances import Utterance
-from asr_jax.inference.streaming import Streamer
+from asr_jax.inference.streaming import Streamer, StreamProgram
 from asr_jax.inference.trained import Trained, load_trained
 from asr_jax.inference.transcription import Transcriber
 from asr_jax.metrics.scoring import Recognised, score
@@ -185,7 +185,7 @@ def accuracy(run: Path, manifest: Path, context: Context) -> dict[str, Any]:
 
 def streamed(trained: Trained, utterances: Sequence[Utterance]) -> list[str]:
     """Returns the texts of recordings that arrive as streams, with the endpoints of `transcribe --stream`."""
-    streamer, texts = Streamer(trained, trained.decoder(), num_rows=ROWS), list[str]()
+    streamer, texts = Streamer(StreamProgram(trained, trained.decoder(), num_rows=ROWS)), list[str]()
     for group in batched(utterances, ROWS):
         parts: dict[int, list[str]] = {}
         for each in group:
@@ -241,7 +241,8 @@ def window_times(trained: Trained, recording: Path, num_rows: int, num_windows: 
 
     Each stream is the recording from another sample on.
     """
-    streamer, window = Streamer(trained, trained.decoder(), num_rows=num_rows), trained.model.encoder.stream_window
+    program = StreamProgram(trained, trained.decoder(), num_rows=num_rows)
+    streamer, window = Streamer(program), trained.model.encoder.stream_window
     step = window.shift * trained.model.front_end.hop
     samples = read_audio(str(recording), rate_hz=streamer.rate_hz)
     starts = np.arange(num_rows) * (len(samples) // num_rows)
@@ -303,7 +304,7 @@ def recognise_long(
 
 def as_stream(trained: Trained, recording: Path) -> tuple[str, Progress]:
     """Returns the text of a recording that arrives as a stream."""
-    streamer = Streamer(trained, trained.decoder())
+    streamer = Streamer(StreamProgram(trained, trained.decoder()))
     stream, texts, progress = streamer.begin(), list[str](), Progress()
 
     def take() -> None:

@@ -21,7 +21,7 @@ from asr_jax.core.text_files import json_line
 from asr_jax.data.manifests.audio_inputs import STDIN, STDIN_NAME
 from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
-from asr_jax.inference.streaming import Streamer, StreamResult
+from asr_jax.inference.streaming import Streamer, StreamProgram, StreamResult
 from asr_jax.inference.trained import Trained
 from asr_jax.transcripts.transcript import to_json
 
@@ -64,7 +64,7 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
     """
     if not is_pipe(given):
         probe(given)
-    streamer = Streamer(trained, decoder, endpoints=options.endpoints)
+    streamer = Streamer(StreamProgram(trained, decoder), endpoints=options.endpoints)
     stream, output, remarks = streamer.begin(), _Output(as_json=as_json), Remarks()
     if is_pipe(given):
         print("ready", file=sys.stderr, flush=True)

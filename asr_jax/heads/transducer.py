@@ -406,7 +406,8 @@ class TransducerHead(RecognisingHead):
         # Flax modules cannot be called in a loop of JAX while they are bound.
         head, variables = self.unbind()
         if decoding.kind == "beam":
-            used = ("prediction/", "of_labels/", "output/")
+            # Windows of streams would copy the variables each time.
+            used = ("prediction/", "of_labels/", "output/") if state is None else ()
             variables = {name: pick(tree, lambda path: path.startswith(used)) for name, tree in variables.items()}
             return TransducerFrames(projected, frames.lengths, variables, head), state
         scaled = LogitScaling(decoding.temperature, decoding.blank_penalty, self.blank_id)

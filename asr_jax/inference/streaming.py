@@ -19,6 +19,7 @@ from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
 from asr_jax.inference.model import programs_of
 from asr_jax.inference.trained import Trained
+from asr_jax.search.base import StreamSearch
 from asr_jax.search.beam_stage import num_common
 from asr_jax.transcripts.transcript import Transcript
 
@@ -53,24 +54,22 @@ class _Row:
     """Number of output frames of the utterance so far."""
     shown: str = ""
     """Text of the last partial result."""
+    tokens: tuple[int, ...] = ()
+    """Tokens of the text."""
 
 
-class Streamer:
-    """A trained run with a decoder, for streams.
+class StreamProgram:
+    """The compiled program of the windows of a trained run's streams. It has no state; several `Streamer` can use it.
 
-    The state of all streams is on the first device of this process, and its size is fixed. One program computes a
-    window of all rows; the state of a row does not change while its next window is not known.
+    The program and the variables are on the first device of this process.
     """
 
-    def __init__(
-        self, trained: Trained, decoder: Decoder, *, num_rows: int = 1, endpoints: Endpoints = ENDPOINTS
-    ) -> None:
+    def __init__(self, trained: Trained, decoder: Decoder, *, num_rows: int = 1) -> None:
         """Compiles the program.
 
         Args:
             decoder: Decoder of texts, with its head, search and calibration.
-            num_rows: Largest number of streams at a time.
-            endpoints: Rules by which utterances end.
+            num_rows: Largest number of streams of a `Streamer` at a time.
 
         Raises:
             UserError: If the front-end, the encoder, the head or the search cannot recognise a stream.
@@ -79,14 +78,12 @@ class Streamer:
         of_head: dict[str, Any] = {"head": decoder.head, "decoding": decoder.search.decoding}
         window = model.encoder.stream_window
         windows = FeatureWindows(model.front_end, window.size, window.shift, window.before)
-        self._windows, self._endpoints, self._writer = windows, endpoints, decoder.search.writer
-        self._lists_n_best = decoder.search.decoding.gives_n_best
-        self._search = decoder.search.decoding.streams(
-            decoder.search.stage, num_rows=num_rows, blank_id=trained.tokenizer.blank_id
-        )
-        self._rows: list[_Row | None] = [None] * num_rows
-        self._num_opened = 0
-        self._results = deque[StreamResult]()
+        self.windows, self.decoder, self.num_rows = windows, decoder, num_rows
+        self._blank_id = trained.tokenizer.blank_id
+        mesh = mesh_of(local_devices()[:1])
+        self._device = replicated(mesh)
+        self._variables = jax.device_put(trained.variables, self._device)
+        self.search()  # refuses a search that cannot recognise streams before the program is compiled
 
         def step(
             variables: Tree,
@@ -103,22 +100,73 @@ class Streamer:
         def initial(variables: Tree) -> Tree:
             return model.apply(variables, num_rows, method="initial_state", **of_head)
 
-        mesh = mesh_of(local_devices()[:1])
-        self._device = replicated(mesh)
-        self._variables = jax.device_put(trained.variables, self._device)
-        shapes = jax.eval_shape(initial, self._variables)
-        # The first window of a stream replaces these values by those of the initial state.
-        self._state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        self._state = jax.device_put(self._state, self._device)
+        self._state = jax.eval_shape(initial, self._variables)
         given = (
             np.zeros((num_rows, windows.num_samples), np.int16),
             np.zeros((2, num_rows), np.int32),
             np.zeros((2, num_rows), bool),
         )
         programs = programs_of(trained.experiment, trained.tokenizer).given(window=window, **of_head)
-        arguments = abstract_on((self._variables, self._state, *given), mesh)
+        arguments = abstract_on((self._variables, self.state(), *given), mesh)
         program = programs.lower(f"stream_{decoder.head}", step, *arguments, out_shardings=self._device)
         self._program = program.compile()
+
+    def search(self) -> StreamSearch:
+        """Returns a new search of `num_rows` streams."""
+        of_head = self.decoder.search
+        search = of_head.decoding.streams(of_head.stage, num_rows=self.num_rows, blank_id=self._blank_id)
+        name = f"heads_{self.decoder.head}"
+        search.variables = {kind: tree[name] for kind, tree in self._variables.items() if name in tree}
+        return search
+
+    def state(self) -> Tree:
+        """Returns a state of streams, which the first window of a stream replaces by the initial state."""
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._state)
+        return jax.device_put(zeros, self._device)
+
+    def __call__(
+        self,
+        state: Tree,
+        samples: Int16[np.ndarray, "B S"],
+        places: Int[np.ndarray, "2 B"],
+        begins: Bool[np.ndarray, "2 B"],
+    ) -> tuple[Tree, Any, Int[np.ndarray, " B"]]:
+        """Computes a window of all rows.
+
+        Args:
+            state: `state`, or the state after the window before.
+            samples: Samples of the windows, from `SampleBuffer.take`.
+            places: The two other numbers of `SampleBuffer.take`, for each row.
+            begins: Whether a stream, and whether an utterance begins with the window.
+
+        Returns:
+            The state, the input of `search`, and the number of its frames in each row.
+        """
+        given = jax.device_put((samples, places, begins), self._device)
+        state, found, lengths = self._program(self._variables, state, *given)
+        return state, found, np.asarray(lengths)
+
+
+class Streamer:
+    """Several streams of a trained run.
+
+    The state of all streams is on the device of the program, and its size is fixed. The program computes a window of
+    all rows; the state of a row does not change while its next window is not known.
+    """
+
+    def __init__(self, program: StreamProgram, *, endpoints: Endpoints = ENDPOINTS) -> None:
+        """Starts without streams.
+
+        Args:
+            endpoints: Rules by which utterances end.
+        """
+        self._program, self._endpoints, self._windows = program, endpoints, program.windows
+        self._writer = program.decoder.search.writer
+        self._lists_n_best = program.decoder.search.decoding.gives_n_best
+        self._search, self._state = program.search(), program.state()
+        self._rows: list[_Row | None] = [None] * program.num_rows
+        self._num_opened = 0
+        self._results = deque[StreamResult]()
 
     @property
     def rate_hz(self) -> int:
@@ -184,13 +232,24 @@ class Streamer:
             changed, and a final one at the end of each utterance that has or had a text. They are yielded as soon as
             they are known.
         """
-        while True:
+        while self._results or self._advance():
             while self._results:
                 yield self._results.popleft()
-            if not any(row and (row.buffer.is_ready or row.buffer.has_ended) for row in self._rows):
-                return
-            with uninterrupted():
-                self._results += self._round()
+
+    def results(self) -> list[StreamResult]:
+        """Returns all results of `run`. If it is interrupted, the next call returns also the results until then."""
+        while self._advance():
+            pass
+        found, self._results = list(self._results), deque()  # Python does not interrupt an assignment
+        return found
+
+    def _advance(self) -> bool:
+        """Computes the next window of each row that has one, and adds the results. Returns whether there was one."""
+        if not any(row and (row.buffer.is_ready or row.buffer.has_ended) for row in self._rows):
+            return False
+        with uninterrupted():
+            self._results += self._round()
+        return True
 
     def _round(self) -> list[StreamResult]:
         """Computes the next window of each row that has one, and closes the rows of streams without a further one."""
@@ -220,9 +279,7 @@ class Streamer:
             samples[place], *places[:, place] = row.buffer.take()
             begins[:, place] = row.begins, row.begins_text
             row.begins = False
-        given = jax.device_put((samples, places, begins), self._device)
-        self._state, found, lengths = self._program(self._variables, self._state, *given)
-        lengths = np.asarray(lengths)
+        self._state, found, lengths = self._program(self._state, samples, places, begins)
         self._search.take(found, lengths, begins[1])
         results = list[StreamResult]()
         for place, row in ready:
@@ -241,6 +298,9 @@ class Streamer:
             has_text=bool(best.tokens), silence_s=num_silent * shift_s, duration_s=row.num_frames * shift_s
         ):
             return self._final(place, row)
+        if best.tokens == row.tokens:
+            return []
+        row.tokens = best.tokens
         transcript = self._writer.transcript(hypotheses, lists_n_best=self._lists_n_best, first_frame=row.first_frame)
         if transcript.text == row.shown:
             return []
@@ -260,7 +320,7 @@ class Streamer:
         )
         has_text = bool(transcript.words or row.shown)
         row.first_frame += row.num_frames
-        row.num_frames, row.begins_text, row.shown = 0, True, ""
+        row.num_frames, row.begins_text, row.shown, row.tokens = 0, True, "", ()
         result = StreamResult(row.stream, transcript, is_final=True, num_settled=len(transcript.text))
         return [result] if has_text else []
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.timed_tokens import TimedTokens, TokenSequence
 from asr_jax.text.tokenizers import Tokenizer
@@ -58,6 +59,9 @@ class StreamSearch:
 
     Each row has a stream, which is a sequence of utterances. Frame numbers begin with the utterance.
     """
+
+    variables: Tree = None
+    """Variables of the head, for searches that apply its networks. They are set before the first window."""
 
     def take(self, found: Any, lengths: Int[np.ndarray, " B"], begins: Bool[np.ndarray, " B"]) -> None:
         """Searches the next window of each row.

@@ -10,6 +10,7 @@ before frames in which a word may begin.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ class CTCBeamSearch:
         """
         if scores and scores.settings.unit == "labels":
             raise ValueError("unit='labels': expected a language model of words")
-        self.spelling, self._search, self._scores = spelling, search, scores
+        self.spelling, self._search, self.word_scores = spelling, search, scores
         self.tables = word_tables(spelling, scores) if scores else None
         self._states = WordStates(spelling, scores) if scores and scores.model else None
         border = -1 if spelling.border is None else spelling.border
@@ -67,8 +68,11 @@ class CTCBeamSearch:
         endings, scores, paths, logps = jax.device_get(_ended(frames, beams, found, blank_id=self.spelling.blank_id))
         best, skipped = (np.asarray(each, np.float64) for each in (found.best, frames.skipped))
         totals = (best.sum(0) + skipped.sum(1))[:, None] + endings
-        rows = zip(totals, scores, paths, logps, np.asarray(lengths).tolist(), strict=True)
-        return [self.finished(*row) for row in rows]
+        found = []
+        for row, length in enumerate(np.asarray(lengths).tolist()):
+            of_row = zip(totals[row].tolist(), paths[row, :, :length], logps[row, :, :length], strict=True)
+            found.append(self.finished([Ending(*each) for each in of_row], scores[row]))
+        return found
 
     def frames(self, log_probs: Float[AnyArray, "B T V"], lengths: Int[AnyArray, " B"]) -> SearchedFrames:
         """Returns the frames and labels that are considered."""
@@ -77,20 +81,19 @@ class CTCBeamSearch:
         log_probs = log_probs.astype(jnp.float32)
         if log_probs.shape[1] == 0:
             log_probs = jnp.zeros((len(log_probs), 1, log_probs.shape[2]))
-        blank_id, are_all = self.spelling.blank_id, bool(self._scores and self._scores.lexicon)
+        blank_id, are_all = self.spelling.blank_id, bool(self.word_scores and self.word_scores.lexicon)
         return frames_of(log_probs, num, search=self._search, blank_id=blank_id, are_all_looked_at=are_all)
 
-    def finished(
-        self,
-        totals: Float[np.ndarray, " E"],
-        scores: Float[np.ndarray, " E"],
-        paths: Int[np.ndarray, "E T"],
-        logps: Float[np.ndarray, "E T"],
-        length: int,
-    ) -> list[Hypothesis]:
-        """Returns the n-best list of one row, of the results of `_ended`."""
-        endings = _endings(totals, scores, paths, logps, length)
-        return finish(endings, self.spelling, search=self._search, scores=self._scores)
+    def finished(self, endings: Sequence[Ending], scores: Float[np.ndarray, " E"]) -> list[Hypothesis]:
+        """Returns the n-best list of one row.
+
+        Args:
+            endings: Final paths. They do not count if their log-probability is minus infinity or NaN.
+            scores: Scores that order them.
+        """
+        order = np.argsort(-scores, kind="stable").tolist()
+        best = [endings[i] for i in order if endings[i].log_prob > -math.inf]
+        return finish(best, self.spelling, search=self._search, scores=self.word_scores)
 
     @property
     def scores_on_host(self) -> bool:
@@ -190,15 +193,3 @@ def _ended(
     paths = jnp.where(frames.is_looked_at[:, None], paths, blank_id)
     logps = jnp.take_along_axis(frames.staying, paths.transpose(0, 2, 1), axis=2).transpose(0, 2, 1)
     return beams.endings.reshape(num_rows, -1), scores.reshape(num_rows, -1), paths, logps
-
-
-def _endings(
-    totals: Float[np.ndarray, " E"],
-    scores: Float[np.ndarray, " E"],
-    paths: Int[np.ndarray, "E T"],
-    logps: Float[np.ndarray, "E T"],
-    length: int,
-) -> list[Ending]:
-    """Returns the final paths of one row, best first; none if a log-probability is NaN."""
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [Ending(float(totals[i]), paths[i, :length], logps[i, :length]) for i in order if totals[i] > -math.inf]

@@ -1,11 +1,12 @@
 """Batched CTC prefix beam search over windows of streams.
 
-The beams of all streams are on the device. The back-pointers of each window go to the host, which keeps those after the
-last frame at which all paths of the beam were one path; the frames before it have their final labels.
+The beams of all streams are on the device. The back-pointers of each window go to the host, which keeps the paths of
+all endings in the beam: their complete words, and the labels of the last word. The cost of a window thus hardly depends
+on the frames before it, unless the vocabulary has no word boundaries.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from asr_jax.search.ctc_beam import FIXED, CTCBeamSearch
 from asr_jax.search.ctc_beam_state import NEVER, Frame, PrefixBeam, start
 from asr_jax.search.ctc_beam_step import BLANK, step
 from asr_jax.search.ctc_frames import SearchedFrames
-from asr_jax.search.hypotheses import Hypothesis, Search
+from asr_jax.search.hypotheses import Ending, Hypothesis, Search, closed
 from asr_jax.search.word_tables import WordTables
 
 
@@ -59,53 +60,16 @@ class Ended(Node):
 
 
 @dataclass
-class _Step:
-    """A considered frame of one row. Its label may still change."""
-
-    frame: int
-    back: Int[np.ndarray, " E"]
-    last: Int[np.ndarray, " W"]
-    logps: Float[np.ndarray, " W"]
-
-    def symbols(self, endings: Int[np.ndarray, " N"], blank_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the symbols of the frame with their log-probabilities, and the endings before it."""
-        labels = np.where(endings % 2 == BLANK, blank_id, self.last[endings // 2])
-        return labels, self.logps[endings // 2], self.back[endings]
-
-
-@dataclass
 class _Utterance:
-    """Labels of an utterance so far."""
+    """Paths of an utterance so far."""
 
+    paths: dict[int, Ending]
+    """Path to each ending in the beam, up to its last label. Log-probabilities are 0."""
     num_frames: int = 0
     log_prob: float = 0.0
     """Sum of what was subtracted from the beam, and of the blanks of skipped frames."""
-    path: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Symbol and log-probability of each considered frame that has its final label."""
-    steps: list[_Step] = field(default_factory=list)
-
-    def settle(self, endings: Int[np.ndarray, " N"], blank_id: int) -> None:
-        """Fixes the labels of the frames in which all paths to the endings are one path."""
-        for place in reversed(range(len(self.steps))):
-            if len(np.unique(endings)) == 1:
-                for each in reversed(self.steps[: place + 1]):
-                    (label,), (logp,), endings = each.symbols(endings[:1], blank_id)
-                    self.path[each.frame] = int(label), float(logp)
-                del self.steps[: place + 1]
-                return
-            endings = self.steps[place].back[endings]
-
-    def paths(self, endings: Int[np.ndarray, " E"], blank_id: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the symbols [E T] of all frames and their log-probabilities [E T]."""
-        symbols = np.full((len(endings), self.num_frames), blank_id)
-        logps = np.zeros(symbols.shape, np.float32)
-        if self.path:
-            symbols[:, list(self.path)], logps[:, list(self.path)] = (
-                np.array(each)[None] for each in zip(*self.path.values(), strict=True)
-            )
-        for each in reversed(self.steps):
-            symbols[:, each.frame], logps[:, each.frame], endings = each.symbols(endings, blank_id)
-        return symbols, logps
+    num_settled: int = 0
+    """Number of first labels that all paths shared when this was last computed."""
 
 
 class CTCBeamStreams(BeamStreams):
@@ -124,7 +88,7 @@ class CTCBeamStreams(BeamStreams):
         check_streams(search)
         self._search, self._blank_id = search, search.spelling.blank_id
         self._state = _begin(num_rows, search=search.fixed["search"], border=search.fixed["border"])
-        self._rows = [_Utterance() for _ in range(num_rows)]
+        self._rows = [self._begun() for _ in range(num_rows)]
         self._ended: Ended | None = None
 
     def take(self, found: Frames, lengths: Int[np.ndarray, " B"], begins: Bool[np.ndarray, " B"]) -> None:
@@ -137,26 +101,50 @@ class CTCBeamStreams(BeamStreams):
         )
         for row in np.flatnonzero(np.asarray(lengths)).tolist():
             if begins[row]:
-                self._rows[row] = _Utterance()
-            utterance = self._rows[row]
-            for i in range(num[row]):
-                frame = utterance.num_frames + int(order[row, i])
-                back = steps.back[i, row].reshape(-1)
-                utterance.steps.append(_Step(frame, back, steps.last[i, row], steps.logps[i, row]))
+                self._rows[row] = self._begun()
+            utterance, considered = self._rows[row], order[row, : num[row]].tolist()
+            places = np.flatnonzero(endings[row].reshape(-1) > NEVER)
+            before, shape = places, (len(places), int(lengths[row]))
+            symbols, logps = np.full(shape, self._blank_id), np.zeros(shape, np.float32)
+            for i, frame in reversed(list(enumerate(considered))):
+                slots = before // 2
+                symbols[:, frame] = np.where(before % 2 == BLANK, self._blank_id, steps.last[i, row][slots])
+                logps[:, frame] = steps.logps[i, row][slots]
+                before = steps.back[i, row].reshape(-1)[before]
+            longer = zip(before.tolist(), symbols, logps, strict=True)
+            paths = [self._longer(utterance.paths[one], utterance.num_frames, *labels) for one, *labels in longer]
+            utterance.paths = dict(zip(places.tolist(), paths, strict=True))
             utterance.num_frames += int(lengths[row])
             of_window = (steps.best[: num[row], row], skipped[row])
             utterance.log_prob += float(sum(each.astype(np.float64).sum() for each in of_window))
-            utterance.settle(np.flatnonzero(endings[row].reshape(-1) > NEVER), self._blank_id)
 
     def n_best(self, row: int) -> list[Hypothesis]:
-        return self._search.finished(*self._endings(row), self._rows[row].num_frames)
+        return self._search.finished(*self._endings(row))
 
     def num_settled(self, row: int) -> int:
-        totals, _, paths, _ = self._endings(row)
-        return num_common([self._search.spelling.collapse(path) for path in paths[totals > NEVER]])
+        utterance, collapse = self._rows[row], self._search.spelling.collapse
+        labels = [each.before.labels + collapse(each.path) for each in self._endings(row)[0]]
+        utterance.num_settled += num_common([each[utterance.num_settled :] for each in labels])
+        return utterance.num_settled
 
-    def _endings(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the log-probabilities, scores, paths and log-probabilities of the paths of all endings of a row."""
+    def _begun(self) -> _Utterance:
+        nothing = Ending(0.0, np.zeros(0, np.int64), np.zeros(0, np.float32))
+        return _Utterance(dict.fromkeys(range(2), nothing))
+
+    def _longer(
+        self, path: Ending, frame: int, symbols: Int[np.ndarray, " T"], logps: Float[np.ndarray, " T"]
+    ) -> Ending:
+        """Returns a path with the labels of further frames, which begin with `frame`."""
+        if (symbols == self._blank_id).all():
+            return path
+        num_blank = frame - path.first_frame - len(path.path)
+        symbols = np.concatenate([path.path, np.full(num_blank, self._blank_id), symbols])
+        logps = np.concatenate([path.logps, np.zeros(num_blank, np.float32), logps])
+        search = self._search
+        return closed(path._replace(path=symbols, logps=logps), search.spelling, search.word_scores)
+
+    def _endings(self, row: int) -> tuple[list[Ending], Float[np.ndarray, " E"]]:
+        """Returns the paths of a row with their log-probabilities, and their scores."""
         if self._ended is None:
             search, num_labels = self._search, len(self._search.spelling.texts)
             self._ended = jax.device_get(_end(self._state, search.tables, num_labels=num_labels, **search.fixed))
@@ -165,7 +153,9 @@ class CTCBeamStreams(BeamStreams):
             np.asarray(each)[row] for each in (ended.endings, ended.scores, ended.back, ended.best)
         )
         totals = endings.astype(np.float64) + (utterance.log_prob + float(best))
-        return totals, scores, *utterance.paths(back, self._blank_id)
+        places = np.flatnonzero(totals > NEVER)
+        pairs = zip(back[places].tolist(), totals[places].tolist(), strict=True)
+        return [utterance.paths[before]._replace(log_prob=total) for before, total in pairs], scores[places]
 
 
 def _begin(num_rows: int, *, search: Search, border: int) -> Beams:

@@ -1,5 +1,6 @@
 """Settings of beam search, and the conversion of its final paths to an n-best list of texts."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,9 +100,14 @@ class Hypothesis:
     log_probs: tuple[float, ...] = ()
     """Largest log-probability of each label in its frames."""
 
+    @functools.cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of the words."""
+        return tuple(word.text for word in self.words)
+
     @property
     def text(self) -> str:
-        return " ".join(word.text for word in self.words)
+        return " ".join(self.texts)
 
     @property
     def score(self) -> float:
@@ -122,6 +128,34 @@ class Ending(NamedTuple):
     """Symbol of each frame."""
     logps: Float[np.ndarray, " T"]
     """Log-probability of each label; undefined for blanks."""
+    before: Hypothesis = Hypothesis(words=(), labels=(), log_prob=0.0, lm_score=0.0)
+    """Words that the path follows, if a word begins in its first frame. Their log-probability is part of `log_prob`."""
+    first_frame: int = 0
+    """Frame in which the path begins."""
+
+
+def closed(ending: Ending, spelling: Spelling, scores: WordScores | None) -> Ending:
+    """Moves all words of a path but the last one to the words before it, so that they are not computed again.
+
+    Args:
+        scores: Hot words and lexicon, without a language model, which scores words in their context. None: no fusion.
+    """
+    starts, _, _ = spelling.runs(ending.path, ending.logps)
+    ranges = spelling.word_ranges(ending.path[starts])
+    if len(ranges) < 2:
+        return ending
+    first = int(starts[ranges[-1][0]])
+    ended = _Ended.of(ending._replace(path=ending.path[:first], logps=ending.logps[:first]), spelling)
+    added = ending.before.lm_score
+    if scores:
+        added += scores.text(scores.units(ended.words, spelling, ended.labels))
+    return Ending(
+        ending.log_prob,
+        ending.path[first:],
+        ending.logps[first:],
+        before=_Text(ended, ended.words, 0.0, added).hypothesis(spelling),
+        first_frame=ending.first_frame + first,
+    )
 
 
 def combined(scores: Sequence[float], search: Search) -> float:
@@ -138,7 +172,8 @@ def finish(
 
     Args:
         endings: Final paths, best first.
-        scores: Language model, hot words and lexicon. None: no fusion.
+        scores: Language model, hot words and lexicon. None: no fusion. With a language model, paths have no words
+            before them.
 
     Returns:
         The n-best list, best first. If there are no paths, it is one empty text with score minus infinity.
@@ -149,12 +184,12 @@ def finish(
     complete = [each for each in ended if each.may_end(search, scores)]
     groups: dict[Any, list[_Ended]] = {}
     for each in complete or ended:
-        groups.setdefault(each.words if search.merges_borders else each.labels, []).append(each)
+        groups.setdefault(each.key(each.words, search), []).append(each)
     texts = [_Text.of(group, spelling, search, scores, is_complete=bool(complete)) for group in groups.values()]
     texts.sort(key=lambda text: -text.score)
     distinct: dict[Any, _Text] = {}
     for text in texts:
-        distinct.setdefault(text.words if search.merges_borders else text.shown.labels, text)
+        distinct.setdefault(text.shown.key(text.words, search), text)
     least = texts[0].score + search.beam_prune_logp
     best = [text for text in distinct.values() if text.score >= least][: search.num_best]
     return [text.hypothesis(spelling) for text in best]
@@ -166,7 +201,7 @@ class _Ended(NamedTuple):
     ending: Ending
     labels: tuple[int, ...]
     words: tuple[str, ...]
-    """All words; the last one may be open."""
+    """All words of the path; the last one may be open."""
     has_open_word: bool
 
     @classmethod
@@ -174,6 +209,13 @@ class _Ended(NamedTuple):
         labels = spelling.collapse(ending.path)
         words, part = spelling.words(labels)
         return cls(ending, labels, (*words, part) if part else words, bool(part))
+
+    def key(self, words: tuple[str, ...], search: Search) -> tuple[Any, ...]:
+        """Returns what equal texts have in common, if `words` are those of the path."""
+        before = self.ending.before
+        if search.merges_borders:
+            return before.texts + words
+        return before.labels + self.labels
 
     def may_end(self, search: Search, scores: WordScores | None) -> bool:
         if not self.has_open_word:
@@ -187,6 +229,7 @@ class _Text(NamedTuple):
     shown: _Ended
     """Path that determines the frames of the words."""
     words: tuple[str, ...]
+    """Words of the path."""
     log_prob: float
     lm_score: float
 
@@ -203,12 +246,12 @@ class _Text(NamedTuple):
                 A word without a space before it is not removed.
         """
         shown = group[0] if search.shows_likeliest else group[-1]
-        words, added = shown.words, 0.0
+        words, added = shown.words, shown.ending.before.lm_score
         if scores is not None:
             ended = list[str]()
             if not is_complete and shown.has_open_word:
                 ended, part = scores.grown("", words[-1])
-                words, added = words[:-1], scores.open(part)
+                words, added = words[:-1], added + scores.open(part)
             units = [*scores.units(words, spelling, shown.labels), *ended]
             words = shown.words if ended else words
             if search.adds_empty_word and not shown.has_open_word:
@@ -221,13 +264,22 @@ class _Text(NamedTuple):
         return self.log_prob + self.lm_score
 
     def hypothesis(self, spelling: Spelling) -> Hypothesis:
-        path, logps = self.shown.ending.path, self.shown.ending.logps
+        _, path, logps, before, first = self.shown.ending
         spans = spelling.spans(path, logps)
-        words = tuple(WordSpan(text, *span) for text, span in zip(self.words, spans, strict=False))
+        words = tuple(
+            WordSpan(text, first + start, first + end, logp)
+            for text, (start, end, logp) in zip(self.words, spans, strict=False)
+        )
         num = len(self.shown.labels)
         if len(words) < len(self.shown.words):  # the open word was removed
             num = spelling.word_ranges(self.shown.labels)[len(words)][0]
-        starts, ends, log_probs = (tuple(each[:num].tolist()) for each in spelling.runs(path, logps))
+        starts, ends, log_probs = (each[:num] for each in spelling.runs(path, logps))
         return Hypothesis(
-            words, self.shown.labels[:num], self.log_prob, self.lm_score, starts=starts, ends=ends, log_probs=log_probs
+            before.words + words,
+            before.labels + self.shown.labels[:num],
+            self.log_prob,
+            self.lm_score,
+            starts=(*before.starts, *(first + starts).tolist()),
+            ends=(*before.ends, *(first + ends).tolist()),
+            log_probs=(*before.log_probs, *log_probs.tolist()),
         )

@@ -26,7 +26,7 @@ class TransducerFrames(Node):
     values: Float[AnyArray, "R T J"]
     lengths: Int[AnyArray, " R"]
     variables: Tree
-    """Variables of `networks`."""
+    """Variables of `networks`; empty for windows of streams, because `StreamSearch.variables` has them."""
     networks: Any = struct.field(pytree_node=False)
     """The head (`heads.transducer.TransducerHead`), whose methods `begin`, `advance` and `logits` are applied."""
 

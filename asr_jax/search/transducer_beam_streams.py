@@ -58,7 +58,7 @@ class TransducerBeamStreams(BeamStreams):
                 "the beam search of streams does not support labels with durations (TDT): expected --decoding.kind "
                 "greedy"
             )
-        search, frames = self._search, jax.device_put(found, local_devices()[0])
+        search, frames = self._search, jax.device_put(found.replace(variables=self.variables), local_devices()[0])
         beam, paths = _search_window(self._beam, begins, frames, search.texts, search.tables, program=search.program)
         self._beam, self._start = beam, frames.networks.start_labels
         paths = Paths(*jax.device_get(paths))

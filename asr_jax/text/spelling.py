@@ -140,9 +140,13 @@ class Spelling:
 
     def words(self, labels: Iterable[int]) -> tuple[tuple[str, ...], str]:
         """Returns complete words and the incomplete last word, which is empty after a word-boundary label."""
-        labels = list(labels)
-        pairs = zip(self.boundaries(labels).tolist(), labels, strict=True)
-        *words, part = "".join([" " * opens + self.texts[label] for opens, label in pairs]).split(" ")
+        if self.ends:
+            labels = list(labels)
+            pairs = zip(self.boundaries(labels).tolist(), labels, strict=True)
+            surfaces = [" " * opens + self.texts[label] for opens, label in pairs]
+        else:
+            surfaces = [self._surfaces[label] for label in labels]
+        *words, part = "".join(surfaces).split(" ")
         return tuple(word for word in words if word), part
 
     def boundaries(self, labels: Sequence[int] | Int[np.ndarray, " U"]) -> Bool[np.ndarray, " U"]:
@@ -212,6 +216,11 @@ class Spelling:
     @functools.cached_property
     def _opens(self) -> Bool[np.ndarray, " V"]:
         return np.array(self.opens, bool)
+
+    @functools.cached_property
+    def _surfaces(self) -> tuple[str, ...]:
+        """Text of each label, with a space if a word boundary precedes it."""
+        return tuple(" " * opens + text for text, opens in zip(self.texts, self.opens, strict=True))
 
     @functools.cached_property
     def _has_text(self) -> Bool[np.ndarray, " V"]:

@@ -47,7 +47,7 @@ class Writer:
 
     def text(self, sequence: TokenSequence) -> str:
         """Returns the text of a sequence, with single spaces."""
-        return " ".join(self._texts(sequence, len(self.spelling.word_ranges(sequence.tokens))))
+        return " ".join(self._texts(sequence))
 
     def transcript(
         self, hypotheses: Sequence[TokenSequence], *, lists_n_best: bool = False, first_frame: int = 0
@@ -66,7 +66,7 @@ class Writer:
         ranges = self.spelling.word_ranges(best.tokens)
         found = [
             word
-            for text, labels in zip(self._texts(best, len(ranges)), ranges, strict=True)
+            for text, labels in zip(self._texts(best), ranges, strict=True)
             for word in self._divided(text, best, *labels)
         ]
         logps = np.array([word.log_prob for word in found], np.float64)
@@ -84,8 +84,9 @@ class Writer:
             )
             for word, confidence in zip(found, confidences.tolist(), strict=True)
         )
-        n_best = tuple(ScoredText(self.text(each), each.score) for each in hypotheses)
-        return Transcript(words, best.score, n_best if lists_n_best else (), best.tokens, best.log_probs)
+        listed = hypotheses if lists_n_best else ()
+        n_best = tuple(ScoredText(self.text(each), each.score) for each in listed)
+        return Transcript(words, best.score, n_best, best.tokens, best.log_probs)
 
     def tokens(self, sequence: TokenSequence) -> tuple[Token, ...]:
         """Returns all tokens with their times, spelt as for language models of labels."""
@@ -93,11 +94,11 @@ class Writer:
         rows = zip(sequence.tokens, sequence.starts, sequence.ends, sequence.log_probs, strict=True)
         return tuple(Token(symbols[token], seconds(start), seconds(end), logp) for token, start, end, logp in rows)
 
-    def _texts(self, sequence: TokenSequence, num_words: int) -> Sequence[str]:
-        """Returns the `num_words` texts between spaces."""
+    def _texts(self, sequence: TokenSequence) -> Sequence[str]:
+        """Returns the texts between spaces, one for each of `Spelling.word_ranges`."""
         finished, part = self.spelling.words(sequence.tokens)
         texts = (*finished, part) if part else finished
-        if self._decode and len(whole := self._decode(sequence.tokens).split()) == num_words:
+        if self._decode and len(whole := self._decode(sequence.tokens).split()) == len(texts):
             return whole
         return texts
 

@@ -11,7 +11,7 @@ from asr_jax.core.batch import Batch
 from asr_jax.core.meshes import data_mesh
 from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.inference.endpoints import Endpoints
-from asr_jax.inference.streaming import Streamer
+from asr_jax.inference.streaming import Streamer, StreamProgram
 from asr_jax.inference.trained import Trained
 from asr_jax.search.ctc import CTCDecoding
 from asr_jax.search.transducer import TransducerDecoding
@@ -95,7 +95,7 @@ def whole(trained, name, recordings):
 
 def streamer_of(trained, name, *, num_rows=1, endpoints=NEVER):
     decoder = trained.decoder(DECODINGS[name], head=name.split()[0])
-    return Streamer(trained, decoder, num_rows=num_rows, endpoints=endpoints)
+    return Streamer(StreamProgram(trained, decoder, num_rows=num_rows), endpoints=endpoints)
 
 
 def pieces(samples, seed):

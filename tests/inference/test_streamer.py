@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import sentencepiece as trainer
 
+from asr_jax.api import Run
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
 from asr_jax.core.errors import UserError
 from asr_jax.core.frame_times import FrameTimes
+from asr_jax.core.programs import Programs
 from asr_jax.core.timed_tokens import TokenSequence
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.inference.endpoints import Endpoints
-from asr_jax.inference.streaming import num_settled_characters
+from asr_jax.inference.streaming import StreamProgram, num_settled_characters
 from asr_jax.models.base import Model
 from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
@@ -132,6 +134,64 @@ def test_an_interrupt_loses_nothing(trained, monkeypatch, ctrl_c):
     streamer.end(stream)
     found.append(next(streamer.run()))
     assert [*found, *streamer.run()] == expected
+
+
+@pytest.mark.parametrize("number", [9, -1])
+def test_an_interrupted_call_loses_no_results(trained, monkeypatch, ctrl_c, number):
+    """Ctrl-C comes within a window of `feed`, or within the last window, which `finish` computes."""
+    endpoints, samples = Endpoints(longest_s=1.2), sound(5.0, 0)
+    run, found, calls = Run(trained, head="ctc"), [], []
+    stream = run.stream(endpoints=endpoints)
+    expected = stream.feed(samples) + stream.finish()
+    stream = run.stream(endpoints=endpoints)
+    take = stream._streamer._search.take
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == number or (number < 0 and stream._streamer._rows[0].buffer.has_ended):
+            signal.raise_signal(signal.SIGINT)
+        take(*given)
+
+    monkeypatch.setattr(stream._streamer._search, "take", interrupted)
+    if number < 0:
+        found += stream.feed(samples)
+        with pytest.raises(KeyboardInterrupt):
+            stream.finish()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            stream.feed(samples)
+        found += stream.feed(samples[:0])
+    found += stream.finish()
+    assert found == expected
+    with pytest.raises(UserError, match="is not open"):
+        stream.finish()
+
+
+def test_streams_of_a_run_share_their_program(trained, monkeypatch):
+    """One stream does not change the results of another one at the same time."""
+    run, samples = Run(trained, head="ctc", decoding=DECODINGS["ctc beam"]), sound(3.0, 0)
+    first = run.stream(endpoints=NEVER)
+    monkeypatch.setattr(Programs, "lower", None)
+    second = run.stream(endpoints=Endpoints(longest_s=1.2))
+    results = first.feed(samples[:20_000]), second.feed(sound(3.0, 1))
+    results = results[0] + first.feed(samples[20_000:]) + first.finish(), results[1] + second.finish()
+    for found, given, endpoints in zip(
+        results, (samples, sound(3.0, 1)), (NEVER, Endpoints(longest_s=1.2)), strict=True
+    ):
+        stream = run.stream(endpoints=endpoints)
+        assert found == stream.feed(given) + stream.finish()
+    assert [sum(each.is_final for each in found) > 1 for found in results] == [False, True]
+
+
+def test_a_window_does_not_copy_variables(trained):
+    program = StreamProgram(trained, trained.decoder(DECODINGS["rnnt beam"], head="rnnt"))
+    given = np.zeros((1, program.windows.num_samples), np.int16), np.zeros((2, 1), np.int32), np.ones((2, 1), bool)
+    _, found, _ = program(program.state(), *given)
+    assert [each.shape[:1] for each in jax.tree.leaves(found)] == [(1,), (1,)]
+    assert jax.tree.leaves(found)[1] is found.lengths
+    kept, again = (program.search().variables["params"] for _ in range(2))
+    assert kept["output"]["kernel"] is again["output"]["kernel"]
+    assert_close(kept["output"]["kernel"], trained.variables["params"]["heads_rnnt"]["output"]["kernel"], atol=0)
 
 
 def test_a_backlog_does_not_delay_other_streams(trained):

@@ -21,6 +21,7 @@ from asr_jax.search.transducer_greedy import (
     greedy_transducer_search,
 )
 from asr_jax.search.word_scores import Fusion
+from asr_jax.text.spelling import Spelling
 from tests.search import test_ctc_beam as of_ctc
 from tests.search import test_transducer_beam as of_transducer
 from tests.search.test_transducer_greedy import BLANK
@@ -122,23 +123,32 @@ def test_beam_of_ctc(settings, fusion):
     assert longest > 3
 
 
-def test_back_pointers_of_settled_frames_are_dropped():
-    """A frame with two likely labels is kept until one of them is pruned; the frames before it are settled."""
+def test_a_window_computes_only_the_last_words(monkeypatch):
+    """The paths do not become longer, although two labels of an early frame remain in the beam."""
     search = CTCBeamSearch(of_ctc.CHARACTERS, search=Search(beam_width=4, beam_prune_logp=-3.0))
-    streams, kept = CTCBeamStreams(search, 1), []
-    for number in range(9):
-        probs = np.full((SIZE, 5), 0.02)
-        probs[np.arange(SIZE), [3, 2, 4]] = 0.92
-        if number == 4:
-            probs[1] = [0.01, 0.5, 0.47, 0.01, 0.01]
-        given = Frames(jnp.asarray(np.log(probs)[None], jnp.float32), jnp.full(1, SIZE))
-        streams.take(given, np.array([SIZE]), np.array([number == 0]))
-        kept.append(len(streams._rows[0].steps))
-    assert max(kept[:4]) <= 2
-    assert kept[4:] == [2, 5, 8, 11, 14]
-    [first, second] = (each.tokens for each in streams.hypotheses(0)[:2])
+    probs = np.full((120, 5), 0.02)
+    probs[np.arange(120), np.tile([3, 1, 2, 4, 0, 4], 20)] = 0.92
+    probs[16] = [0.01, 0.01, 0.5, 0.47, 0.01]
+    log_probs, sizes = np.float32(np.log(probs))[None], []
+    [whole] = search(log_probs, np.array([120]))
+    for name in ("collapse", "runs"):
+        computed = getattr(Spelling, name)
+
+        def of_path(self, path, *given, computed=computed):
+            sizes.append(len(path))
+            return computed(self, path, *given)
+
+        monkeypatch.setattr(Spelling, name, of_path)
+    streams = CTCBeamStreams(search, 1)
+    for at in range(0, 120, SIZE):
+        given = Frames(jnp.asarray(log_probs[:, at : at + SIZE]), jnp.full(1, SIZE))
+        streams.take(given, np.array([SIZE]), np.array([at == 0]))
+        found, num_settled = streams.n_best(0), streams.num_settled(0)
+    assert max(sizes) <= 4 * SIZE
+    assert [each.words for each in found] == [each.words for each in whole]
+    first, second = (each.labels for each in found[:2])
     same = next(place for place, (one, other) in enumerate(zip(first, second, strict=True)) if one != other)
-    assert streams.num_settled(0) == same
+    assert num_settled == same > 10
 
 
 @pytest.mark.parametrize("durations", [False, True])
@@ -201,6 +211,7 @@ def test_beam_of_transducers(settings, max_symbols, fusion):
         values = np.concatenate([np.asarray(frames.values), np.zeros((2, *frames.values.shape[1:]), np.float32)])
         whole = search(frames)
         streams = TransducerBeamStreams(search, len(lengths))
+        streams.variables = frames.variables
 
         def given(at, sizes, values=values, frames=frames):
             return frames.replace(values=jnp.asarray(cut(values, at)), lengths=jnp.asarray(sizes, jnp.int32))
@@ -219,11 +230,13 @@ def test_an_utterance_begins_without_the_one_before():
     values = np.nan_to_num(np.asarray(frames.values))[[0, 3], :6]
     ctc = CTCBeamSearch(of_ctc.CHARACTERS, search=of_ctc.BEAM)
     transducer = TransducerBeamSearch(of_transducer.PIECES, search=TransducerSearch(), max_symbols=1)
+    of_transducers = TransducerBeamStreams(transducer, 2)
+    of_transducers.variables = frames.variables
     for streams, window in (
         (CTCBeamStreams(ctc, 2), lambda at: Frames(jnp.asarray(rows[:, at : at + 3]), jnp.int32([3, 3]))),
         (GreedyStreams(2, blank_id=0), lambda at: BestLabels.of(jnp.asarray(rows[:, at : at + 3]))),
         (
-            TransducerBeamStreams(transducer, 2),
+            of_transducers,
             lambda at: frames.replace(values=jnp.asarray(values[:, at : at + 3]), lengths=jnp.int32([3, 3])),
         ),
     ):
