@@ -5,6 +5,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 import sentencepiece as trainer
