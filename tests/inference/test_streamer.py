@@ -38,6 +38,7 @@ from tests.inference.streams import (
     trained_of,
     whole,
 )
+from tests.support import assert_close
 from tests.toy_config import experiment
 
 MODEL = Model(
