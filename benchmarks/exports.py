@@ -75,9 +75,9 @@ MODELS = {
     "streaming_zipformer": Model(STREAMING),
     "streaming_transducer": Model(STREAMING, heads=STATELESS, primary="transducer"),
     "conformer": Model(Conformer.tiny(), front_end=presets.nemo()),
-    "fastconformer": Model(Conformer.tiny(subsampling_factor=8, kernel_size=9), front_end=presets.nemo()),
-    "squeezeformer": Model(Squeezeformer.tiny(), front_end=presets.squeezeformer()),
-    "quartznet": Model(QuartzNet.tiny(num_mels=64, dropout=0.0), front_end=presets.quartznet()),
+    "fastconformer": Model(Conformer.tiny(subsampling_factor=8, kernel_size=9), front_end=presets.nemo(), augment=()),
+    "squeezeformer": Model(Squeezeformer.tiny(), front_end=presets.squeezeformer(), augment=()),
+    "quartznet": Model(QuartzNet.tiny(num_mels=64, dropout=0.0), front_end=presets.quartznet(), augment=()),
     "w2v_bert": Model(W2VBert.tiny(layer_drop=0.0), front_end=presets.w2v_bert()),
     "wav2vec2": Model(Wav2Vec2.tiny(layer_drop=0.0), front_end=presets.wav2vec2_normalised(), augment=()),
     "paraformer": Model(
