@@ -74,13 +74,15 @@ class PipedAudio:
         """Yields blocks of mono samples of full scale ±32768, the mean of all channels.
 
         Raises:
-            AudioError: As `Mono`, when the block with the problem is reached.
+            AudioError: As `Mono`, when the block with the problem is reached, and if no whole sample arrives.
         """
         _, channels, dtype, left = self.samples
         mix, frame, rest = Mono(self._name, None, self._remarks), channels * dtype.itemsize, self._held
+        is_empty = True
         while True:
             whole = len(rest) - len(rest) % frame
             if whole:
+                is_empty = False
                 block = np.frombuffer(rest[:whole], dtype).reshape(-1, channels).astype(dtype.newbyteorder("="))
                 mono, rest = mix(block, is_float=dtype.kind == "f"), rest[whole:]
                 yield mono if mono.dtype == np.int16 else as_int16(mono)
@@ -89,6 +91,8 @@ class PipedAudio:
             if not more:
                 break
             rest += more
+        if is_empty:
+            raise AudioError(self._name, f"it ends before the first sample is whole: {self._advice}")
         if rest:
             self._remarks.reasons.append(
                 f"the pipe ends within a sample: its last {counted(len(rest), 'byte')} of a sample of {frame} bytes "
@@ -104,8 +108,11 @@ class PipedAudio:
             name, size = struct.unpack("<4sI", self._take(8))
             if name == b"data":
                 break
-            chunk = self._take(size + size % 2)
+            left = size + size % 2
+            chunk = self._take(min(left, AT_ONCE))
             form = chunk if name == b"fmt " else form
+            while left := left - len(chunk):
+                chunk = self._take(min(left, AT_ONCE))
         if len(form) < 16:
             raise AudioError(self._name, f"a WAV file without the format of its samples: {self._advice}")
         code, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", form)

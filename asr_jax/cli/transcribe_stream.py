@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from asr_jax.audio.mono import SILENT, Remarks
 from asr_jax.audio.pipe import PipedAudio
 from asr_jax.audio.streaming import StreamResampler
 from asr_jax.core.errors import UserError
+from asr_jax.core.interrupts import terminable
 from asr_jax.core.settings import NonNegativeFloat, between, command_options
 from asr_jax.core.text_files import json_line
 from asr_jax.data.manifests.audio_inputs import STDIN, STDIN_NAME
@@ -53,13 +54,14 @@ class StreamOptions:
 def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: StreamOptions, *, as_json: bool) -> None:
     """Recognises an input, and prints results as soon as they are known.
 
-    If the command is interrupted, or the input cannot be read any further, the results so far are printed.
+    If the command is interrupted or terminated, or the input cannot be read any further, results so far are printed.
 
     Args:
         given: Path of an audio file or of a pipe, or - for standard input.
 
     Raises:
         UserError: If the model cannot stream, or `rate_hz` contradicts the header of a pipe.
+        Terminated: If the command gets SIGTERM.
         AudioError: If the input cannot be read.
     """
     if not is_pipe(given):
@@ -69,9 +71,10 @@ def transcribe_stream(trained: Trained, decoder: Decoder, given: str, options: S
     if is_pipe(given):
         print("ready", file=sys.stderr, flush=True)
     try:
-        for samples in _samples(given, streamer.rate_hz, options.rate_hz, remarks):
-            streamer.feed(stream, samples)
-            output.write(streamer.run())
+        with terminable():
+            for samples in _samples(given, streamer.rate_hz, options.rate_hz, remarks):
+                streamer.feed(stream, samples)
+                output.write(streamer.run())
     finally:
         streamer.end(stream)
         output.write(streamer.run())
@@ -119,6 +122,8 @@ def _opened(given: str) -> Iterator[Callable[[int], bytes]]:
         return
     if not sys.stdin:
         raise UserError("-: standard input is closed: expected raw 16-bit samples or a WAV file")
+    with suppress(OSError, AttributeError):  # an object in the place of standard input has no descriptor
+        os.set_blocking(sys.stdin.fileno(), True)  # otherwise a pause would look like the end
     read: Callable[[int], bytes] = sys.stdin.buffer.read1  # type: ignore[union-attr]
     yield read
 

@@ -265,8 +265,8 @@ class Streamer:
         found = {row.stream: row for row in self._rows if row and not row.buffer.has_ended}
         if stream not in found:
             raise UserError(
-                f"stream {stream} is not open: expected the number of a stream from open() that has not ended; open a "
-                "new stream for further samples"
+                f"stream {stream} is not open, or has ended: expected one that has not; begin a new stream for further "
+                "samples"
             )
         return found[stream]
 

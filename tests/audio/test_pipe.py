@@ -82,6 +82,9 @@ def test_channels_and_floats():
         (wav(SAMPLES, kind="FLAC"), "FLAC, which is not read from a pipe while it arrives: expected raw 16-bit"),
         (wav(SAMPLES, subtype="PCM_24"), "samples of 24 bits with code 1: expected 16 bits"),
         (wav(SAMPLES)[:30], "the pipe ends within the header"),
+        (wav(SAMPLES)[:12] + b"LIST\xfe\xff\xff\xff", "the pipe ends within the header"),
+        (b"1", "it ends before the first sample is whole: expected raw 16-bit samples"),
+        (wav(SAMPLES)[:44], "it ends before the first sample is whole"),
         (wav(SAMPLES)[:12] + wav(SAMPLES)[36:], "without the format of its samples"),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.cli import train
 from asr_jax.cli.transcribe import main
 from asr_jax.core.errors import UserError
+from asr_jax.core.interrupts import Terminated
 from asr_jax.inference.endpoints import Endpoints
 from tests.cli.test_transcribe import sound
 from tests.support import ROOT, assert_close
@@ -89,23 +91,25 @@ def test_raw_samples_wav_files_and_named_files_have_the_same_results(streamed, r
 def test_results_are_printed_while_the_client_waits(run):
     """The pipe gets bytes in odd pieces; the first utterance is printed before the second begins."""
     command = [sys.executable, "-m", "asr_jax.transcribe", run, "-", "--stream", "--json", "--longest-seconds", "1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment, (end, start) = os.environ | {"PYTHONPATH": str(ROOT)}, os.pipe()
+    os.set_blocking(end, False)  # as some parent processes leave it
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=ROOT
+        command, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=ROOT
     ) as process:
+        client = os.fdopen(start, "wb")
         content, lines = SOUND.tobytes(), []
         first = 2 * RATE * 5 // 4 + 1  # within a sample
         for place in range(0, first, 3333):
-            process.stdin.write(content[place : min(place + 3333, first)])
-            process.stdin.flush()
+            client.write(content[place : min(place + 3333, first)])
+            client.flush()
         while not lines or json.loads(lines[-1])["type"] != "final":  # it would wait for ever if nothing came
             lines.append(process.stdout.readline())
             assert lines[-1]
-        process.stdin.write(content[first:-1])
+        client.write(content[first:-1])
         errors = []
         reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))
         reader.start()
-        process.stdin.close()
+        client.close()
         lines += process.stdout.readlines()
         reader.join()
     assert process.returncode == 0, errors
@@ -142,19 +146,25 @@ def test_bad_input(streamed, capsys):
     assert "ready" not in capsys.readouterr().err
 
 
-def test_results_so_far_are_printed_when_it_is_interrupted(run, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_results_so_far_are_printed_when_it_is_ended(run, monkeypatch, capsys, ctrl_c, number, error):
     parts = iter([SOUND.tobytes()[: 3 * RATE]])
 
     def read1(num):
-        for part in parts:
-            return part
-        raise KeyboardInterrupt
+        part = next(parts, b"")
+        if not part:
+            signal.raise_signal(number)
+        return part
 
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(read1=read1)))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         main([run, "-", "--stream", "--json"])
     [found] = finals(capsys.readouterr().out.splitlines())
     assert 0.5 < found["end_s"] <= 1.5
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_terminal_shows_the_text_so_far(run, monkeypatch, capsys):

@@ -260,7 +260,7 @@ def test_what_cannot_stream_is_refused(trained):
     streamer.end(0)
     for stream in (0, 7):
         for call in (partial(streamer.feed, samples=np.zeros(3, np.int16)), streamer.end):
-            with pytest.raises(UserError, match=f"stream {stream} is not open: .* from open"):
+            with pytest.raises(UserError, match=f"stream {stream} is not open, or has ended"):
                 call(stream)
     by_utterance = replace(MODEL, front_end=rnnt())
     module = by_utterance.build(vocab_size=9, blank_id=8, precision="f32")
