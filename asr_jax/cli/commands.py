@@ -17,6 +17,7 @@ COMMANDS = {
     "transcribe": "Transcribes audio files, folders, lists and manifests; writes JSON, SRT, VTT, CTM and TextGrid",
     "align": "Aligns texts with audio, or segments long audio by its text",
     "compare": "Compares the predictions of two runs, with a significance test",
+    "report": "Writes a report of runs and predictions that a browser opens: error rates, recordings, curves",
     "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",
     "observe.curves": "Draws the curves of a run, as at its end",
     "observe.profile": "Prints the operations of a trace of --training.profile that take most time",

@@ -1,0 +1,220 @@
+"""Page of a report: one HTML file with its style, script, data and pictures, which opens without network."""
+
+import hashlib
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from asr_jax.core.names import counted
+from asr_jax.core.text_files import bytes_of, json_text
+from asr_jax.metrics.measure import NAMES
+from asr_jax.observe.tables import percent
+from asr_jax.reporting import charts
+from asr_jax.reporting.predictions import Predictions
+from asr_jax.reporting.recordings import Embedded, embedded
+from asr_jax.reporting.systems import System, confidence, edits, groups, matched, measure, number, words_of, worst
+
+KINDS = {"S": "substitution", "D": "deletion", "I": "insertion"}
+SPACE = "␣"
+"""Sign for a space in tables of characters."""
+
+
+def page(
+    runs: Mapping[str, Path],
+    files: Mapping[str, Predictions],
+    *,
+    normaliser: str,
+    num_worst: int,
+    most_bytes: int,
+    locations: Mapping[str, str],
+) -> str:
+    """Returns the HTML of a report.
+
+    Args:
+        runs: `events.jsonl` by the name of the run; none, one or two.
+        files: Predictions by the name of the system; none, one or two.
+        normaliser: Name of the normaliser for references and hypotheses.
+        num_worst: Number of utterances with the most errors that are shown with audio.
+        most_bytes: Largest number of bytes of audio and spectrograms in the page.
+        locations: Locations of recordings by id, for predictions without a readable one.
+
+    Raises:
+        UserError: If events cannot be read, or as `systems.matched`.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("asr_jax.reporting", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "counted": counted, "interval": _interval, "points": _points}
+    names = [*files] or [*runs]
+    style, script = (resources.files("asr_jax.reporting").joinpath(f"report.{kind}").read_text("utf-8")
+                     for kind in ("css", "js"))  # fmt: skip
+    curves = [{"name": name, "chart": _drawn(charts.curves(path), f"curves {name}")} for name, path in runs.items()]
+    return environment.get_template("report.html").render(
+        title=" and ".join(names),
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=b64encode(hashlib.sha256(bytes_of(script)).digest()).decode(),
+        curves=curves,
+        scores=_scores(files, normaliser, num_worst, most_bytes, locations) if files else None,
+    )
+
+
+def _scores(
+    files: Mapping[str, Predictions], normaliser: str, num_worst: int, most_bytes: int, locations: Mapping[str, str]
+) -> dict[str, Any]:
+    """Values of the template for everything but the training curves."""
+    systems, compared, only = matched(files, normaliser)
+    names, rate = list(files), measure(systems)
+    found = groups(systems)
+    for group in found:
+        chart = charts.bars(group["rows"], names, rate)
+        group["chart"] = _drawn(chart, f"bars {group['by']}") if len(group["rows"]) > 1 else ""
+        group["left_undrawn"] = max(len(group["rows"]) - charts.MOST_BARS, 0)
+    reports = {each.name: report for each in systems if (report := confidence(each))}
+    rows = worst(systems, num_worst)
+    recordings = _recordings(systems[0], rows, most_bytes, locations)
+    return {
+        "names": names,
+        "normaliser": normaliser,
+        "rate": rate,
+        "rate_name": NAMES[rate],
+        "systems": [each.about() | {"name": each.name, "rates": each.rates()} for each in systems],
+        "num": len(systems[0].recognised),
+        "compared": compared,
+        "only": only,
+        "groups": found,
+        "edits": {"words": edits(systems), "characters": _with_spaces(edits(systems, str.strip))},
+        "kinds": KINDS,
+        "lengths": _drawn(charts.lengths(systems), "lengths"),
+        "reliability": _drawn(charts.reliabilities(reports), "reliability") if reports else "",
+        "reports": reports,
+        "worst": [_worst(systems, row, recording) for row, recording in zip(rows, recordings, strict=True)],
+        "num_wrong": int((np.sum([each.errors for each in systems], axis=0) > 0).sum()),
+        "most_mb": most_bytes / 1e6,
+        "table": _in_script(_table(systems, rows)),
+    }
+
+
+def _drawn(figure: Figure, name: str) -> Markup:
+    return Markup(charts.svg_of(figure, name))  # noqa: S704  Matplotlib escapes texts
+
+
+def _recordings(
+    system: System, rows: Sequence[int], most_bytes: int, locations: Mapping[str, str]
+) -> list[Embedded]:
+    """Returns the recordings of utterances, up to a number of bytes."""
+    found, left = list[Embedded](), most_bytes
+    for row in rows:
+        recording = embedded(str(system.rows[row].get("location") or ""))
+        if recording.missing and (other := locations.get(system.recognised[row].id)):
+            recording = embedded(other)
+        if recording.num_bytes > left:
+            recording = Embedded(recording.duration_s, missing=f"more than {most_bytes / 1e6:g} MB of recordings")
+        left -= recording.num_bytes
+        found.append(recording)
+    return found
+
+
+def _worst(systems: Sequence[System], row: int, recording: Embedded) -> dict[str, Any]:
+    """Values of one of the utterances with the most errors."""
+    utterance = systems[0].recognised[row]
+    return {
+        "id": utterance.id,
+        "about": [f"{name} {value}" for name in ("set", "source", "speaker") if (value := getattr(utterance, name))],
+        "duration_s": recording.duration_s or (0.0 if math.isnan(utterance.duration_s) else utterance.duration_s),
+        "recording": recording,
+        "reference": systems[0].normalised(row)[0],
+        "systems": [
+            {
+                "name": each.name,
+                "hypothesis": each.normalised(row)[1],
+                "errors": int(each.errors[row]),
+                "words": int(each.words[row]),
+                "pairs": each.aligned(row),
+                "confidence": number(each.rows[row].get("confidence")),
+                "confidences": words_of(each.rows[row]),
+                "n_best": _n_best(each.rows[row]),
+            }
+            for each in systems
+        ],
+    }
+
+
+def _n_best(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the texts of the n-best list with their scores, if a line has several."""
+    listed = row.get("n_best")
+    found = [
+        {"text": str(each.get("text", "")), "score": number(each.get("score"))}
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict)
+    ]
+    return found if len(found) > 1 else []
+
+
+def _with_spaces(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns `edits` of characters with a sign for spaces."""
+    spaced = [row | {name: row[name].replace(" ", SPACE) for name in ("reference", "hypothesis")} for row in
+              found["rows"]]  # fmt: skip
+    return found | {"rows": spaced}
+
+
+def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, Any]:
+    """Returns the columns and rows of all utterances: `columns` with `name` and `kind`, and a list for each column.
+
+    Kinds: `id`, `text`, `name` and `number`. Columns without values are left out.
+    """
+    first, are_two = systems[0], len(systems) > 1
+    columns: list[tuple[str, str, Sequence[Any]]] = [("Id", "id", [each.id for each in first.recognised])]
+    for name in ("set", "source", "speaker"):
+        columns.append((name.capitalize(), "name", [getattr(each, name) for each in first.recognised]))
+    durations = [None if math.isnan(each.duration_s) else round(each.duration_s, 2) for each in first.recognised]
+    columns.append(("Seconds", "number", durations))
+    columns.append(("Words", "number", first.words.tolist()))
+    for place, each in enumerate(systems):
+        end = f" {'AB'[place]}" if are_two else ""
+        rates = [
+            round(100 * errors / words, 1) if words else None
+            for errors, words in zip(each.errors.tolist(), each.words.tolist(), strict=True)
+        ]
+        columns.append((f"Errors{end}", "number", each.errors.tolist()))
+        columns.append((f"WER %{end}", "number", rates))
+        columns.append((f"Confidence{end}", "number", [number(row.get("confidence")) for row in each.rows]))
+    if are_two:
+        columns.append(("B less A", "number", (systems[1].errors - first.errors).tolist()))
+    columns.append(("Reference", "text", [each.reference for each in first.recognised]))
+    for place, each in enumerate(systems):
+        end = f" {'AB'[place]}" if are_two else ""
+        columns.append((f"Hypothesis{end}", "text", [utterance.hypothesis for utterance in each.recognised]))
+    kept = [column for column in columns if column[1] in ("id", "text") or any(each not in ("", None) for each in column[2])]
+    return {
+        "columns": [{"name": name, "kind": kind} for name, kind, _ in kept],
+        "values": [values for _, _, values in kept],
+        "worst": list(worst_rows),
+    }
+
+
+def _in_script(value: Any) -> Markup:
+    """Returns JSON that cannot end the script element that contains it, or begin a comment in it."""
+    text = json.dumps(json.loads(json_text(value)), ensure_ascii=True, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704  its only < are escaped
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}" if bounds else ""
+
+
+def _points(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.2f}".replace("-", "−")
