@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr_jax.reporting.predictions import read_predictions
 from asr_jax.cli.evaluate import write_predictions
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -22,6 +21,7 @@ from asr_jax.data.manifests.texts import texts_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.observe.events import EventLog, read_events
+from asr_jax.reporting.predictions import read_predictions
 from asr_jax.training.run import RejectedFile
 from asr_jax.transcripts.files import NamedRecording
 from asr_jax.transcripts.outputs import open_output

@@ -95,7 +95,7 @@ def _divided(inputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Returns short names of paths: the last part, or the run's name for its predictions, as much as tells them apart."""
+    """Returns names of paths: as many of the last parts as tell them apart. A run's own predictions have its name."""
     own = [path.parent if path.name == PREDICTIONS else path for path in map(Path.absolute, paths)]
     for num in range(1, max((len(path.parts) for path in own), default=1) + 1):
         names = [str(Path(*path.parts[-num:])) for path in own]

@@ -60,9 +60,7 @@ def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndar
     return Calibration(slope=float(line[0]), offset=float(line[1]))
 
 
-def judged_words(
-    words: Iterable[tuple[str, float]], reference: str, normaliser: str
-) -> tuple[list[float], list[bool]]:
+def judged_words(words: Iterable[tuple[str, float]], reference: str, normaliser: str) -> tuple[list[float], list[bool]]:
     """Returns the confidences of an utterance's recognised words, and whether they are right.
 
     Both texts are normalised before. Words that the normaliser removes are excluded. A word that it splits is right if

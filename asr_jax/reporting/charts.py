@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asr_jax.metrics.confidence import NUM_BINS
-from asr_jax.metrics.measure import NAMES
 from asr_jax.observe.curves import COLOURS, FAINT, GREY, INK, curves_of
 from asr_jax.reporting.systems import System, utterance_rates
 
@@ -36,7 +35,7 @@ def svg_of(figure: Figure, name: str) -> str:
         name: Name that makes the ids of the element unique in the page.
     """
     file = io.StringIO()
-    how = {"svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False}
+    how: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False}
     with warnings.catch_warnings(), matplotlib.rc_context(how):
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has fonts for what Matplotlib's font lacks
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -49,7 +48,7 @@ def svg_of(figure: Figure, name: str) -> str:
 def curves(events: Path) -> Figure:
     """Returns the figure of `observe.curves` for a page that has the name of the run already."""
     figure = curves_of(events)
-    figure.suptitle("")
+    figure.suptitle(" ")  # its space is for the caption
     return figure
 
 
@@ -78,7 +77,7 @@ def bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], rate: str) -> 
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     if len(names) > 1:
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+        _add_legend(figure)
     return figure
 
 
@@ -91,14 +90,16 @@ def lengths(systems: Sequence[System]) -> Figure:
     figure, axes = _begun("duration (s)" if has_durations else "words of the reference", "WER of the utterance (%)")
     for number, each in enumerate(systems):
         axes.scatter(
-            sizes, 100 * utterance_rates(each), s=14, alpha=0.35, color=COLOURS[number], marker=MARKERS[number],
+            sizes, 100 * utterance_rates(each), s=16, alpha=0.5, color=COLOURS[number], marker=MARKERS[number],
             linewidths=0, label=each.name[:60], rasterized=len(sizes) > 500,
         )  # fmt: skip
         middles, rates = pooled(sizes, each)
-        axes.plot(middles, 100 * rates, color=COLOURS[number], linewidth=2, marker=MARKERS[number], markersize=5,
-                  markeredgecolor=INK, label=f"tenths, {each.name[:50]}" if len(systems) > 1 else "tenths of the set")  # fmt: skip
+        axes.plot(
+            middles, 100 * rates, color=COLOURS[number], linewidth=2, marker=MARKERS[number], markersize=6,
+            markeredgecolor=INK, label=f"{each.name[:50]}, tenths of the utterances",
+        )  # fmt: skip
     axes.set_ylim(bottom=-2)
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    _add_legend(figure)
     return figure
 
 
@@ -138,16 +139,12 @@ def reliabilities(reports: Mapping[str, Mapping[str, Any]]) -> Figure:
             edgecolor="#ffffff",
         )  # fmt: skip
     upper.set_ylabel("right words (%)", color=INK)
-    upper.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper left")
+    upper.set_ylim(-3, 103)
+    _add_legend(figure)
     lower.set_ylabel("words", color=INK)
     lower.set_xlabel("confidence (%)", color=INK)
     lower.set_xlim(0, 100)
     return figure
-
-
-def about_bars(by: str, rate: str) -> str:
-    """Description of `bars` for those who do not see it; the table has the figures."""
-    return f"Bar chart of the {NAMES[rate]} by {by} with intervals; the table below has the figures."  # type: ignore[index]
 
 
 def _begun(x_label: str, y_label: str, *, height: float = 3.6) -> tuple[Figure, Axes]:
@@ -165,3 +162,11 @@ def _style(axes: Axes) -> None:
     axes.tick_params(colors=INK, labelsize=9, length=0)
     axes.grid(color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def _add_legend(figure: Figure) -> None:
+    """Adds a legend below the axes, where it covers no data. Each label has an entry, once."""
+    axes = figure.axes[0]
+    figure.legend(
+        *axes.get_legend_handles_labels(), frameon=False, fontsize=9, labelcolor=INK, loc="outside lower left"
+    )

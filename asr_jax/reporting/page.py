@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,23 @@ from asr_jax.observe.tables import percent
 from asr_jax.reporting import charts
 from asr_jax.reporting.predictions import Predictions
 from asr_jax.reporting.recordings import Embedded, embedded
-from asr_jax.reporting.systems import System, confidence, edits, groups, matched, measure, number, words_of, worst
+from asr_jax.reporting.systems import (
+    System,
+    confidence,
+    edits,
+    groups,
+    matched,
+    measure,
+    number,
+    utterance_rates,
+    words_of,
+    worst,
+)
 
 KINDS = {"S": "substitution", "D": "deletion", "I": "insertion"}
+NAMED = ("set", "source", "speaker")
+LETTERS = ("A", "B")
+"""Short names of two systems."""
 SPACE = "␣"
 """Sign for a space in tables of characters."""
 
@@ -57,6 +71,7 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["letters"] = LETTERS
     environment.filters |= {"percent": percent, "counted": counted, "interval": _interval, "points": _points}
     names = [*files] or [*runs]
     style, script = (resources.files("asr_jax.reporting").joinpath(f"report.{kind}").read_text("utf-8")
@@ -109,12 +124,10 @@ def _scores(
 
 
 def _drawn(figure: Figure, name: str) -> Markup:
-    return Markup(charts.svg_of(figure, name))  # noqa: S704  Matplotlib escapes texts
+    return Markup(charts.svg_of(figure, name))  # Matplotlib escapes texts
 
 
-def _recordings(
-    system: System, rows: Sequence[int], most_bytes: int, locations: Mapping[str, str]
-) -> list[Embedded]:
+def _recordings(system: System, rows: Sequence[int], most_bytes: int, locations: Mapping[str, str]) -> list[Embedded]:
     """Returns the recordings of utterances, up to a number of bytes."""
     found, left = list[Embedded](), most_bytes
     for row in rows:
@@ -133,7 +146,7 @@ def _worst(systems: Sequence[System], row: int, recording: Embedded) -> dict[str
     utterance = systems[0].recognised[row]
     return {
         "id": utterance.id,
-        "about": [f"{name} {value}" for name in ("set", "source", "speaker") if (value := getattr(utterance, name))],
+        "about": [f"{name} {value}" for name in NAMED if (value := getattr(utterance, name))],
         "duration_s": recording.duration_s or (0.0 if math.isnan(utterance.duration_s) else utterance.duration_s),
         "recording": recording,
         "reference": systems[0].normalised(row)[0],
@@ -144,7 +157,7 @@ def _worst(systems: Sequence[System], row: int, recording: Embedded) -> dict[str
                 "errors": int(each.errors[row]),
                 "words": int(each.words[row]),
                 "pairs": each.aligned(row),
-                "confidence": number(each.rows[row].get("confidence")),
+                "confidence": _confidence(each.rows[row]),
                 "confidences": words_of(each.rows[row]),
                 "n_best": _n_best(each.rows[row]),
             }
@@ -172,33 +185,30 @@ def _with_spaces(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, Any]:
-    """Returns the columns and rows of all utterances: `columns` with `name` and `kind`, and a list for each column.
+    """Returns the table of all utterances.
 
-    Kinds: `id`, `text`, `name` and `number`. Columns without values are left out.
+    Returns:
+        `columns` with their `name` and `kind` (`id`, `text`, `name` or `number`), `values` with a list for each column,
+        and the rows in `worst`. Columns of names and numbers that are equal in all rows are left out.
     """
-    first, are_two = systems[0], len(systems) > 1
-    columns: list[tuple[str, str, Sequence[Any]]] = [("Id", "id", [each.id for each in first.recognised])]
-    for name in ("set", "source", "speaker"):
-        columns.append((name.capitalize(), "name", [getattr(each, name) for each in first.recognised]))
-    durations = [None if math.isnan(each.duration_s) else round(each.duration_s, 2) for each in first.recognised]
-    columns.append(("Seconds", "number", durations))
-    columns.append(("Words", "number", first.words.tolist()))
-    for place, each in enumerate(systems):
-        end = f" {'AB'[place]}" if are_two else ""
-        rates = [
-            round(100 * errors / words, 1) if words else None
-            for errors, words in zip(each.errors.tolist(), each.words.tolist(), strict=True)
-        ]
-        columns.append((f"Errors{end}", "number", each.errors.tolist()))
-        columns.append((f"WER %{end}", "number", rates))
-        columns.append((f"Confidence{end}", "number", [number(row.get("confidence")) for row in each.rows]))
-    if are_two:
-        columns.append(("B less A", "number", (systems[1].errors - first.errors).tolist()))
-    columns.append(("Reference", "text", [each.reference for each in first.recognised]))
-    for place, each in enumerate(systems):
-        end = f" {'AB'[place]}" if are_two else ""
-        columns.append((f"Hypothesis{end}", "text", [utterance.hypothesis for utterance in each.recognised]))
-    kept = [column for column in columns if column[1] in ("id", "text") or any(each not in ("", None) for each in column[2])]
+    first = systems[0]
+    ends = [f" {letter}" for letter in LETTERS] if len(systems) > 1 else [""]
+    by_end = list(zip(ends, systems, strict=True))
+    columns: list[tuple[str, str, list[Any]]] = [
+        ("Id", "id", [each.id for each in first.recognised]),
+        ("Reference", "text", [each.reference for each in first.recognised]),
+        *((f"Hypothesis{end}", "text", [each.hypothesis for each in of.recognised]) for end, of in by_end),
+        *((f"Errors{end}", "number", of.errors.tolist()) for end, of in by_end),
+        *(("B less A", "number", (of.errors - first.errors).tolist()) for of in systems[1:]),
+        ("Words", "number", first.words.tolist()),
+        *((f"WER{end} (%)", "number", _percents(utterance_rates(of).tolist())) for end, of in by_end),
+        *((f"Confidence{end} (%)", "number", _percents(map(_confidence, of.rows))) for end, of in by_end),
+        ("Seconds", "number", [None if math.isnan(each.duration_s) else each.duration_s for each in first.recognised]),
+        *((name.capitalize(), "name", [getattr(each, name) for each in first.recognised]) for name in NAMED),
+    ]
+    kept = [
+        each for each in columns if each[0].startswith("Errors") or each[1] in ("id", "text") or len(set(each[2])) > 1
+    ]
     return {
         "columns": [{"name": name, "kind": kind} for name, kind, _ in kept],
         "values": [values for _, _, values in kept],
@@ -206,10 +216,18 @@ def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, An
     }
 
 
+def _confidence(row: Mapping[str, Any]) -> float | None:
+    return number(row.get("confidence"))
+
+
+def _percents(shares: Iterable[float | None]) -> list[float | None]:
+    return [None if share is None or math.isnan(share) else round(100 * share, 1) for share in shares]
+
+
 def _in_script(value: Any) -> Markup:
     """Returns JSON that cannot end the script element that contains it, or begin a comment in it."""
     text = json.dumps(json.loads(json_text(value)), ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))  # noqa: S704  its only < are escaped
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def _interval(bounds: Sequence[float] | None) -> str:

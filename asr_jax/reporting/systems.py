@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -21,7 +21,7 @@ from asr_jax.text.normalise import normalise
 
 MOST_GROUPS = 50
 """Largest number of rows of a table of groups."""
-MOST_EDITS = 40
+MOST_EDITS = 20
 """Largest number of rows of a table of kinds of errors."""
 
 
@@ -133,8 +133,8 @@ def groups(systems: Sequence[System]) -> list[dict[str, Any]]:
             members.setdefault(key, []).append(row)
         if set(members) <= {"", -1}:
             continue
-        most_errors = sorted(members, key=lambda key, of=members: -int(systems[0].errors[of[key]].sum()))
-        shown = sorted(most_errors[:MOST_GROUPS])
+        errors = Counter({key: int(systems[0].errors[own].sum()) for key, own in members.items()})
+        shown = sorted(key for key, _ in errors.most_common(MOST_GROUPS))
         rows = [
             {
                 "name": (length_name(key) if by == "duration" else key) or f"no {by}",
@@ -216,7 +216,7 @@ def utterance_rates(of: System) -> Float[np.ndarray, " N"]:
     return np.where(of.words > 0, of.errors / np.maximum(of.words, 1), np.nan)
 
 
-def measure(systems: Sequence[System]) -> str:
+def measure(systems: Sequence[System]) -> Literal["wer", "cer"]:
     """Returns the rate by which the systems are judged: `wer` or `cer`."""
     return rate_of(each.reference for each in systems[0].recognised)
 
