@@ -71,7 +71,7 @@ def mp3(samples: Int16[np.ndarray, " S"]) -> str:
 def spectrogram(samples: Int16[np.ndarray, " S"]) -> str:
     """Returns the spectrogram of samples of 16 kHz as the data URI of a picture."""
     hop = max(WINDOW * 2 // 5, -(-len(samples) // MOST_FRAMES))
-    padded = np.pad(samples.astype(np.float64), (0, max(WINDOW - len(samples), 0)))
+    padded = np.pad(samples.astype(np.float64), (0, max(WINDOW + hop - len(samples), 0)))
     kept = padded if hop <= WINDOW else _thinned(padded, hop)
     power, _, _ = mlab.specgram(kept, NFFT=WINDOW, Fs=RATE_HZ, noverlap=max(WINDOW - hop, 0))
     levels = 10 * np.log10(np.maximum(power, 1e-10))
