@@ -21,7 +21,7 @@ COMMANDS = {
     "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",
     "observe.curves": "Draws the curves of a run, as at its end",
     "observe.profile": "Prints the operations of a trace of --training.profile that take most time",
-    "observe.forward": "Sends the events of a run to Weights & Biases or MLflow, also while it runs",
+    "observe.forward": "Sends the events of a run to Weights & Biases, MLflow or trackio, also while it runs",
     "clean": "Lists the caches with their sizes, and removes them",
     "merge": "Joins the outputs of jobs that divided the work of a command by --job",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",

@@ -164,7 +164,10 @@ def test_two_files_are_compared(tmp_path):
 def test_runs_have_curves_and_their_predictions(tmp_path, capsys):
     first, second = run(tmp_path / "first"), run(tmp_path / "second")
     page = written(tmp_path, first, second)
-    assert [title for title in ("first", "second") if f"Curves of {title}" in str(page.all("div"))] == ["first", "second"]
+    assert [title for title in ("first", "second") if f"Curves of {title}" in str(page.all("div"))] == [
+        "first",
+        "second",
+    ]
     assert "Error rates" not in page.text
     assert f"evaluate {first} --data MANIFEST --predictions {first / 'predictions.jsonl'}" in capsys.readouterr().out
     predictions(first / "predictions.jsonl", 0.2)

@@ -19,7 +19,9 @@ api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip i
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
 FLAGS = ("--no-sandbox", "--mute-audio", "--autoplay-policy=no-user-gesture-required")
-HOSTILE = "</script><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\"> &amp; {{ 7 * 7 }}"
+HOSTILE = (
+    "</script><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\"> &amp; {{ 7 * 7 }}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,9 @@ def page(browser, report):
     problems = []
     opened.on("console", lambda message: problems.append(message.text))
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("request", lambda request: problems.append(request.url) if request.url[:5] not in ("file:", "data:") else None)
+    opened.on(
+        "request", lambda request: problems.append(request.url) if request.url[:5] not in ("file:", "data:") else None
+    )
     opened.goto(report.as_uri())
     yield opened
     assert not problems
