@@ -1,4 +1,4 @@
-"""Pictures of a report for docs: `python scripts/report_pictures.py report.html FOLDER` writes report-light.png and -dark.
+"""Pictures of a report for docs: `python scripts/report_pictures.py report.html docs/images`.
 
 Chromium of the system takes them. Sections that would make the pictures long are hidden, and so are most utterances.
 """
@@ -10,7 +10,10 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-HIDDEN = "section:has(> #kinds), nav, article:nth-of-type(n + 3), #utterances tr:nth-child(n + 8), .pages, noscript"
+HIDDEN = (
+    "nav, section:has(> #kinds), section:has(> #training), h3:not([id]), .wide:has(> table:not(#utterances)), "
+    ".sections details, article:nth-of-type(n + 2), #utterances tbody tr:nth-child(n + 5), .pages, noscript"
+)
 
 
 def main(report: Path, folder: Path) -> None:
@@ -19,10 +22,11 @@ def main(report: Path, folder: Path) -> None:
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme=scheme)
             page.goto(report.absolute().as_uri())
+            page.get_by_role("button", name="Errors").first.click()  # sorts
             page.add_style_tag(content=f"{HIDDEN} {{ display: none; }}")
             out = folder / f"report-{scheme}.png"
             page.screenshot(path=out, full_page=True)
-            Image.open(out).quantize(128).save(out, optimize=True)
+            Image.open(out).quantize(256).save(out, optimize=True)
         browser.close()
 
 

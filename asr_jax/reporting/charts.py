@@ -57,7 +57,6 @@ def bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], rate: str) -> 
 
     Args:
         rows: Rows of `systems.groups`; the first `MOST_BARS` are drawn.
-        names: Name of each system.
         rate: `wer` or `cer`.
     """
     rows = rows[:MOST_BARS]

@@ -131,11 +131,9 @@ def _recordings(system: System, rows: Sequence[int], most_bytes: int, locations:
     """Returns the recordings of utterances, up to a number of bytes."""
     found, left = list[Embedded](), most_bytes
     for row in rows:
-        recording = embedded(str(system.rows[row].get("location") or ""))
+        recording = embedded(str(system.rows[row].get("location") or ""), most_bytes=left)
         if recording.missing and (other := locations.get(system.recognised[row].id)):
-            recording = embedded(other)
-        if recording.num_bytes > left:
-            recording = Embedded(recording.duration_s, missing=f"more than {most_bytes / 1e6:g} MB of recordings")
+            recording = embedded(other, most_bytes=left)
         left -= recording.num_bytes
         found.append(recording)
     return found

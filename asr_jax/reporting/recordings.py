@@ -18,6 +18,8 @@ WINDOW = 400
 """Samples of a window of the spectrogram."""
 MOST_FRAMES = 1500
 """Largest number of columns of a spectrogram: long recordings have a larger step between windows."""
+BYTES_PER_S = 4100
+"""Bytes of the data URI of a second of audio, without the picture."""
 RANGE_DB = 80
 """Range of a spectrogram below its loudest value."""
 
@@ -39,8 +41,8 @@ class Embedded:
         return len(self.audio) + len(self.spectrogram)
 
 
-def embedded(location: str) -> Embedded:
-    """Reads, compresses and draws a recording.
+def embedded(location: str, *, most_bytes: int) -> Embedded:
+    """Reads, compresses and draws a recording, if the result has at most a number of bytes.
 
     Predictions may be of others, so that only local files are read: commands in locations are not run, and URLs are not
     fetched.
@@ -53,10 +55,14 @@ def embedded(location: str) -> Embedded:
     if place.shape is not None:
         return Embedded(missing=f"{location} has features, no audio")
     try:
-        samples = place.audio(rate_hz=RATE_HZ)
+        too_long = place.info().duration_s * BYTES_PER_S > most_bytes
+        samples = np.zeros(0, np.int16) if too_long else place.audio(rate_hz=RATE_HZ)
     except (AudioError, OSError, ValueError) as error:
         return Embedded(missing=str(error))
-    return Embedded(len(samples) / RATE_HZ, mp3(samples), spectrogram(samples))
+    found = Embedded() if too_long else Embedded(len(samples) / RATE_HZ, mp3(samples), spectrogram(samples))
+    if too_long or found.num_bytes > most_bytes:
+        return Embedded(missing="it would exceed the largest size of all recordings, which --audio-mb sets")
+    return found
 
 
 def mp3(samples: Int16[np.ndarray, " S"]) -> str:

@@ -45,6 +45,7 @@
     const td = make(kind === "id" ? "th" : "td");
     td.className = kind;
     if (kind === "id") td.scope = "row";
+    if (kind === "text") td.dir = "auto";
     if (kind === "id" && anchors.has(row)) td.append(Object.assign(make("a", value), { href: anchors.get(row) }));
     else td.textContent = value ?? "";
     return td;

@@ -83,7 +83,8 @@ def matched(
     """Returns the systems on the utterances that all of them have.
 
     Returns:
-        The systems; for two, the result of `metrics.comparison.compare`; the number of excluded utterances by name.
+        The systems; for two, the result of `metrics.comparison.compare`; the numbers of utterances that only one of
+        them has, and which are left out.
 
     Raises:
         UserError: If a file has no utterances, or as `compare`.

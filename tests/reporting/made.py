@@ -10,7 +10,7 @@ import numpy as np
 from asr_jax.audio.io import write_flac
 from asr_jax.observe.events import EventLog
 
-WORDS = "some words of an utterance with several others".split()
+WORDS = ["some", "words", "of", "an", "utterance", "with", "several", "others"]
 
 
 def predictions(

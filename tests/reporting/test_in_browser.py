@@ -138,7 +138,7 @@ def test_hostile_texts_are_shown(page):
     assert page.locator("script").count() == 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_is_accessible(browser, report, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
@@ -173,6 +173,7 @@ def test_it_fits_narrow_windows(browser, report):
     page.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_utterances_open_at_once(browser, tmp_path):
     path = predictions(tmp_path / "a.jsonl", 0.1, num=10_000, num_words=12)
     main([str(path), "--out", str(tmp_path / "report.html")])

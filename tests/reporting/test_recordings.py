@@ -23,7 +23,7 @@ def content(uri, kind):
 
 def test_audio_is_compressed_and_sounds_the_same(tmp_path):
     path = recording(tmp_path / "a.flac", duration_s=3)
-    found = embedded(str(path))
+    found = embedded(str(path), most_bytes=10**6)
     assert (found.missing, found.duration_s) == ("", 3)
     samples, rate_hz = soundfile.read(content(found.audio, "audio/mpeg"))
     assert rate_hz == 16000
@@ -59,6 +59,15 @@ def test_silence_has_a_picture():
     assert spectrogram(np.zeros(8000, np.int16))
 
 
+def test_long_recordings_are_not_embedded(tmp_path, monkeypatch):
+    path = recording(tmp_path / "a.flac", duration_s=3)
+    size = embedded(str(path), most_bytes=10**6).num_bytes
+    assert embedded(str(path), most_bytes=size).num_bytes == size
+    assert "--audio-mb" in embedded(str(path), most_bytes=size - 1).missing
+    monkeypatch.setattr("asr_jax.data.manifests.locations.read_audio", None)
+    assert "--audio-mb" in embedded(str(path), most_bytes=3 * 4000).missing  # is not decoded
+
+
 def test_what_is_not_read_is_named(tmp_path):
     (tmp_path / "text.flac").write_text("no audio")
     made = tmp_path / "made"
@@ -70,7 +79,7 @@ def test_what_is_not_read_is_named(tmp_path):
         ("https://example.org/a.flac", "a command or a URL"),
         (f"{tmp_path}/a.npy#features=3x80.npy", "features"),
     ):
-        found = embedded(location)
+        found = embedded(location, most_bytes=10**6)
         assert reason in found.missing
         assert found.num_bytes == 0
     assert not made.exists()
