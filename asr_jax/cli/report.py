@@ -96,14 +96,13 @@ def _divided(inputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Returns names of paths: as many of the last parts as tell them apart. A run's own predictions have its name."""
-    own = [path.parent if path.name == PREDICTIONS else path for path in map(Path.absolute, paths)]
-    for num in range(1, max((len(path.parts) for path in own), default=1) + 1):
+    whole = map(Path.absolute, paths)
+    own = [each.parent if each.name == PREDICTIONS else Path(str(each).removesuffix(".jsonl")) for each in whole]
+    for num in range(1, max((len(path.parts) for path in own), default=0) + 1):
         names = [str(Path(*path.parts[-num:])) for path in own]
         if len(set(names)) == len(names):
-            break
-    else:
-        names = [str(path) for path in paths]
-    return [name.removesuffix(".jsonl") for name in names]
+            return names
+    return [str(path) for path in paths]
 
 
 def _locations(manifests: Sequence[str]) -> Mapping[str, str]:

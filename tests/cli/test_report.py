@@ -177,6 +177,16 @@ def test_runs_have_curves_and_their_predictions(tmp_path, capsys):
     assert page.text.index("Error rates") < page.text.index("Training")
 
 
+def test_names_tell_the_inputs_apart(tmp_path):
+    own, other = predictions(tmp_path / "a" / "predictions.jsonl", 0.2), predictions(tmp_path / "a.jsonl", 0.2)
+    assert f"B {other}" in written(tmp_path, own, other).text
+    other = predictions(tmp_path / "b" / "predictions.jsonl", 0.2)
+    assert "a and b Error rates" in written(tmp_path, own, other).text
+    other = predictions(tmp_path / "b" / "a.jsonl", 0.2)
+    assert f"A {tmp_path.name}/a " in written(tmp_path, own, other).text
+    assert "B b/a " in written(tmp_path, own, other).text
+
+
 def test_ten_thousand_utterances(tmp_path):
     path = predictions(tmp_path / "a.jsonl", 0.1, num=10_000, num_words=12)
     start_s = time.monotonic()

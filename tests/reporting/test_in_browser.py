@@ -4,6 +4,7 @@ The browser is that of the system: `apt-get install chromium`. Without it or pla
 """
 
 import json
+import re
 import shutil
 import time
 from urllib.parse import quote
@@ -152,18 +153,21 @@ def test_it_is_accessible(browser, report, scheme):
 
 
 def test_colours_follow_the_scheme(browser, report):
-    grounds = []
+    found = []
     for scheme in ("light", "dark"):
         page = browser.new_page(color_scheme=scheme)
         page.goto(report.as_uri())
-        colours = page.evaluate("""() => [document.body, document.querySelector("figure svg text")].map(
-            each => getComputedStyle(each)[each === document.body ? "backgroundColor" : "fill"]
-        )""")
-        grounds.append([sum(map(int, colour.strip("rgb()").split(", "))) for colour in colours])
+        colours = page.evaluate("""() => {
+            const style = (name) => getComputedStyle(document.querySelector(name));
+            const ofLines = style("figure svg path[style*='stroke: var(--line1)']").stroke;
+            return [style("body").backgroundColor, style("figure svg text").fill, ofLines];
+        }""")
+        found.append([sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours])
         page.close()
-    (ground, text), (dark_ground, light_text) = grounds
+    (ground, text, line), (dark_ground, light_text, light_line) = found
     assert ground > 700 > 300 > text
     assert light_text > 600 > 150 > dark_ground
+    assert light_line > line + 100
 
 
 def test_it_fits_narrow_windows(browser, report):

@@ -54,6 +54,7 @@ def test_kinds_of_errors_sum_to_the_errors(files, monkeypatch):
     rates = system.rates()
     found = edits([system])
     assert found["left_out"] == 0
+    assert {row["mark"] for row in found["rows"]} == {"S", "D", "I"}
     for mark, name in (("S", "substitutions"), ("D", "deletions"), ("I", "insertions")):
         assert sum(row["times"][0] for row in found["rows"] if row["mark"] == mark) == rates[name]
     assert found["rows"][0]["times"][0] == max(row["times"][0] for row in found["rows"])
