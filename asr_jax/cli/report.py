@@ -38,7 +38,7 @@ class ReportOptions:
     audio_mb: NonNegativeFloat = 8.0
     """Largest size in MB of all audio and spectrograms in the page."""
     normaliser: Annotated[str, arg(metavar=CHOICES)] = ""
-    """Normaliser of references and hypotheses. Default: the one that the files name."""
+    """Normaliser of references and hypotheses. Default: the one that the predictions name."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -64,8 +64,7 @@ def main(arguments: Sequence[str]) -> None:
         locations=_locations(options.data),
     )
     write_whole(options.out, written)
-    size = len(written.encode()) / 1e6
-    print(f"{options.out}: {size:.1f} MB, opens in a browser without network")
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB, opens in a browser without network")
     if not files:
         print(
             f"without utterances: python -m asr_jax.evaluate {runs[0]} --data MANIFEST --predictions "

@@ -1,7 +1,6 @@
 """Page of a report: one HTML file with its style, script, data and pictures, which opens without network."""
 
 import hashlib
-import json
 import math
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from asr_jax.core.names import counted
-from asr_jax.core.text_files import bytes_of, json_text
+from asr_jax.core.text_files import bytes_of, json_text, text_of
 from asr_jax.metrics.measure import NAMES
 from asr_jax.observe.tables import percent
 from asr_jax.reporting import charts
@@ -74,8 +73,8 @@ def page(
     environment.globals["letters"] = LETTERS
     environment.filters |= {"percent": percent, "counted": counted, "interval": _interval, "points": _points}
     names = [*files] or [*runs]
-    style, script = (resources.files("asr_jax.reporting").joinpath(f"report.{kind}").read_text("utf-8")
-                     for kind in ("css", "js"))  # fmt: skip
+    own = resources.files("asr_jax.reporting")
+    style, script = (text_of(own.joinpath(f"report.{kind}").read_bytes()) for kind in ("css", "js"))
     curves = [{"name": name, "chart": _drawn(charts.curves(path), f"curves {name}")} for name, path in runs.items()]
     return environment.get_template("report.html").render(
         title=" and ".join(names),
@@ -145,7 +144,7 @@ def _worst(systems: Sequence[System], row: int, recording: Embedded) -> dict[str
     return {
         "id": utterance.id,
         "about": [f"{name} {value}" for name in NAMED if (value := getattr(utterance, name))],
-        "duration_s": recording.duration_s or (0.0 if math.isnan(utterance.duration_s) else utterance.duration_s),
+        "duration_s": recording.duration_s or number(utterance.duration_s) or 0.0,
         "recording": recording,
         "reference": systems[0].normalised(row)[0],
         "systems": [
@@ -201,7 +200,7 @@ def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, An
         ("Words", "number", first.words.tolist()),
         *((f"WER{end} (%)", "number", _percents(utterance_rates(of).tolist())) for end, of in by_end),
         *((f"Confidence{end} (%)", "number", _percents(map(_confidence, of.rows))) for end, of in by_end),
-        ("Seconds", "number", [None if math.isnan(each.duration_s) else each.duration_s for each in first.recognised]),
+        ("Seconds", "number", [number(each.duration_s) for each in first.recognised]),
         *((name.capitalize(), "name", [getattr(each, name) for each in first.recognised]) for name in NAMED),
     ]
     kept = [
@@ -224,8 +223,7 @@ def _percents(shares: Iterable[float | None]) -> list[float | None]:
 
 def _in_script(value: Any) -> Markup:
     """Returns JSON that cannot end the script element that contains it, or begin a comment in it."""
-    text = json.dumps(json.loads(json_text(value)), ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
+    return Markup(json_text(value).replace("<", "\\u003c"))
 
 
 def _interval(bounds: Sequence[float] | None) -> str:

@@ -1,6 +1,7 @@
 """The report command: its inputs, what the page contains, and what it refuses."""
 
 import json
+import math
 import re
 import sys
 import time
@@ -18,7 +19,7 @@ from tests.support import assert_within
 
 pytest.importorskip("jinja2", reason="needs the extra report")
 
-HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)> & \" ' \u2028 \x07 {{ 7 * 7 }}"
+HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)> & \" ' \u2028 \x07 \ud800 {{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
@@ -105,7 +106,7 @@ def test_nothing_is_fetched(tmp_path):
 def test_hostile_texts_are_texts(tmp_path):
     texts = dict.fromkeys(("hypothesis", "source", "speaker", "set", "location", "head", "decoding"), HOSTILE)
     texts |= {"words": [{"text": HOSTILE, "confidence": 0.4}], "n_best": [{"text": HOSTILE}] * 2, "reference": "a b"}
-    rows = [{"id": f"{row} {HOSTILE}"} | texts for row in range(3)]
+    rows = [{"id": f"{row} {HOSTILE}", "duration_s": math.inf} | texts for row in range(3)]
     path = tmp_path / "<script>alert(3).jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     page = written(tmp_path, path, "--normaliser", "none")
