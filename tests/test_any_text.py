@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr_jax.cli.compare import read_predictions
 from asr_jax.cli.evaluate import write_predictions
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import write_whole
@@ -22,6 +21,7 @@ from asr_jax.data.manifests.texts import texts_of
 from asr_jax.data.manifests.unpacking import Unpacked
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.observe.events import EventLog, read_events
+from asr_jax.reporting.predictions import read_predictions
 from asr_jax.training.run import RejectedFile
 from asr_jax.transcripts.files import NamedRecording
 from asr_jax.transcripts.outputs import open_output
@@ -86,7 +86,7 @@ def test_predictions(folder, texts):
         for n, text in enumerate(texts)
     ]
     write_predictions(folder / "p.jsonl", {texts[0]: {"lines": lines}}, {"head": texts[-1], "decoding": ""})
-    found, _ = read_predictions(folder / "p.jsonl")
+    found = read_predictions(folder / "p.jsonl").recognised
     for n, (each, text) in enumerate(zip(found, texts, strict=True)):
         assert (each.id, each.reference, each.hypothesis) == (f"{n}{text}", text, text)
         assert (each.source, each.speaker, each.set) == (text, text, texts[0])

@@ -11,7 +11,7 @@ LAYERS = [
     {"heads", "data", "optim"},
     {"models"},
     {"checkpoints", "pretrained", "transcripts", "observe"},
-    {"alignment"},
+    {"alignment", "reporting"},
     {"config"},
     {"inference"},
     {"training", "exporting"},

@@ -7,8 +7,6 @@ and the p-value of NIST's matched pairs test (MAPSSWE): the probability of a dif
 systems are equally good.
 """
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +19,11 @@ from asr_jax.core.files import check_no_input, check_writable, write_whole
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import NonNegativeInt, command_options
-from asr_jax.core.text_files import TextError, json_text, read_lines
+from asr_jax.core.text_files import json_text
 from asr_jax.metrics.comparison import compare
-from asr_jax.metrics.scoring import Recognised
 from asr_jax.observe.tables import console_for, percent, print_table, say
 from asr_jax.observe.transcripts import aligned_lines
+from asr_jax.reporting.predictions import one_normaliser, read_predictions
 from asr_jax.text.normalise import CHOICES
 
 
@@ -50,10 +48,10 @@ def main(arguments: Sequence[str]) -> None:
     paths = (options.first, options.second)
     check_no_input("--json", options.json, paths)
     check_writable(options.json)
-    systems, named = zip(*(read_predictions(path) for path in paths), strict=True)
-    normaliser = options.normaliser or _one_normaliser(dict(zip(paths, named, strict=True)))
+    systems = [read_predictions(path) for path in paths]
+    normaliser = options.normaliser or one_normaliser(dict(zip(paths, systems, strict=True)))
     try:
-        found = compare(*systems, normaliser=normaliser, num_shown=options.show)
+        found = compare(*(system.recognised for system in systems), normaliser=normaliser, num_shown=options.show)
     except UserError as error:
         raise UserError(f"{options.first} (first) and {options.second} (second): {error}") from error
     rows = [table_row(str(path), found[name]) for path, name in zip(paths, ("first", "second"), strict=True)]
@@ -66,51 +64,6 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         result = {"files": [str(path) for path in paths], **found}
         write_whole(options.json, json_text(result, indent=2) + "\n")
-
-
-def read_predictions(path: Path) -> tuple[list[Recognised], set[str]]:
-    """Reads a file of predictions; returns them and the names of the normalisers in it.
-
-    Raises:
-        UserError: If the file cannot be read, or a line lacks id, reference or hypothesis.
-    """
-    try:
-        lines = list(read_lines(path))
-    except (OSError, TextError) as error:
-        raise UserError(f"{path} cannot be read: {error}; expected a file of evaluate --predictions") from error
-    rows = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
-    return [recognised for recognised, _ in rows], {name for _, name in rows if name}
-
-
-def _row(line: str, place: str) -> tuple[Recognised, str]:
-    try:
-        row = json.loads(line)
-        duration_s = row.get("duration_s")
-        recognised = Recognised(
-            str(row["id"]),
-            str(row["reference"]),
-            str(row["hypothesis"]),
-            source=str(row.get("source") or ""),
-            speaker=str(row.get("speaker") or ""),
-            duration_s=math.nan if duration_s is None else float(duration_s),
-            set=str(row.get("set") or ""),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{place}: {line[:60]!r} is not a prediction ({type(error).__name__}: {error}); expected an object with "
-            "id, reference and hypothesis, as written by evaluate --predictions"
-        ) from error
-    return recognised, row.get("normaliser") or ""
-
-
-def _one_normaliser(named: dict[Path, set[str]]) -> str:
-    names = set().union(*named.values())
-    if len(names) != 1 or not all(named.values()):
-        names_of_files = "; ".join(f"{path}: {', '.join(sorted(found)) or 'none'}" for path, found in named.items())
-        raise UserError(
-            f"the files do not name one normaliser ({names_of_files}): expected the same in both, or --normaliser NAME"
-        )
-    return names.pop()
 
 
 def _summary(found: dict[str, Any], paths: Sequence[Path]) -> Iterator[str]:

@@ -16,10 +16,10 @@ from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.utterances import Rejected, Utterance, rejected_everywhere
 from asr_jax.inference.decoder import Decoder, Emitted, without_labels
-from asr_jax.metrics.errors import Alignment, right_words, word_errors
+from asr_jax.metrics.confidence import judged_words
+from asr_jax.metrics.errors import Alignment, word_errors
 from asr_jax.metrics.scoring import Recognised
 from asr_jax.text.normalise import normalise
-from asr_jax.text.segmentation import words_of
 from asr_jax.text.tokenizers import Tokenizer
 from asr_jax.transcripts.transcript import Transcript, to_json
 
@@ -130,22 +130,10 @@ def recognised(
 def judged_rows(
     data: PlannedData, found: Recognition, tokenizer: Tokenizer, normaliser: str
 ) -> Iterator[tuple[list[float], list[bool]]]:
-    """Yields the confidences of each utterance's recognised words, and whether they are right.
-
-    Both texts are normalised before. Words that the normaliser removes are excluded. A word that it splits is right if
-    all of its parts are right.
-    """
+    """Yields the confidences of each utterance's recognised words, and whether they are right, as `judged_words`."""
     for row, transcript in sorted(found.transcripts.items()):
-        confidences, is_right = list[float](), list[bool]()
-        parts = [words_of(normalise(word.text, normaliser)) for word in transcript.words]
-        expected = words_of(normalise(reference(data.index.utterances[row], tokenizer), normaliser))
-        right = iter(right_words(expected, [part for each in parts for part in each]).tolist())
-        for word, each in zip(transcript.words, parts, strict=True):
-            if each:
-                confidences.append(float(word.confidence))
-                of_word = [next(right) for _ in each]
-                is_right.append(all(of_word))
-        yield confidences, is_right
+        words = ((word.text, word.confidence) for word in transcript.words)
+        yield judged_words(words, reference(data.index.utterances[row], tokenizer), normaliser)
 
 
 def samples(data: PlannedData, found: Recognition, tokenizer: Tokenizer, number: int) -> list[dict[str, str]]:

@@ -55,9 +55,7 @@ def compare(
             unknown.
     """
     bootstrap = bootstrap or Bootstrap()
-    sets = [{utterance.set for utterance in system} for system in (first, second)]
-    if not sets[0] & sets[1] or len(sets[0] | sets[1]) == 1:
-        first, second = ([replace(utterance, set="") for utterance in system] for system in (first, second))
+    first, second = named_alike(first, second)
     by_name = _by_name(first, "first", normaliser), _by_name(second, "second", normaliser)
     systems = _matched(*by_name)
     counts = [count_utterances(system, normaliser="none") for system in systems]
@@ -74,6 +72,17 @@ def compare(
         "only_first_ids": [_text(name) for name in by_name[0] if name not in by_name[1]],
         "only_second_ids": [_text(name) for name in by_name[1] if name not in by_name[0]],
     }
+
+
+def named_alike(
+    first: Sequence[Recognised], second: Sequence[Recognised]
+) -> tuple[Sequence[Recognised], Sequence[Recognised]]:
+    """Returns the utterances with the sets by which they are matched: none if `compare` matches them by id alone."""
+    sets = [{utterance.set for utterance in system} for system in (first, second)]
+    if sets[0] & sets[1] and len(sets[0] | sets[1]) > 1:
+        return first, second
+    without, others = ([replace(utterance, set="") for utterance in system] for system in (first, second))
+    return without, others
 
 
 def _by_name(system: Sequence[Recognised], which: str, normaliser: str) -> dict[Name, Recognised]:

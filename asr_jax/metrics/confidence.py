@@ -1,11 +1,16 @@
 """Calibration of confidences, and measures of their quality."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+from asr_jax.metrics.errors import right_words
+from asr_jax.text.normalise import normalise
+from asr_jax.text.segmentation import words_of
 
 NUM_BINS = 15
 CLIP = 1e-6
@@ -55,6 +60,34 @@ def fit_calibration(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndar
     return Calibration(slope=float(line[0]), offset=float(line[1]))
 
 
+def judged_words(words: Iterable[tuple[str, float]], reference: str, normaliser: str) -> tuple[list[float], list[bool]]:
+    """Returns the confidences of an utterance's recognised words, and whether they are right.
+
+    Both texts are normalised before. Words that the normaliser removes are excluded. A word that it splits is right if
+    all of its parts are right.
+
+    Args:
+        words: Text and confidence in 0..1 of each recognised word.
+    """
+    pairs = [(words_of(normalise(text, normaliser)), float(confidence)) for text, confidence in words]
+    expected = words_of(normalise(reference, normaliser))
+    right = iter(right_words(expected, [part for parts, _ in pairs for part in parts]).tolist())
+    confidences, is_right = list[float](), list[bool]()
+    for parts, confidence in pairs:
+        if parts:
+            confidences.append(confidence)
+            of_word = [next(right) for _ in parts]
+            is_right.append(all(of_word))
+    return confidences, is_right
+
+
+def reliability(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "15 3"]:
+    """Returns for 15 bins of confidence of equal width: number of words, sum of confidences, number of right words."""
+    bins = np.minimum((confidences * NUM_BINS).astype(int), NUM_BINS - 1)
+    columns = (np.ones(len(bins)), confidences, is_right)
+    return np.stack([np.bincount(bins, weights=column, minlength=NUM_BINS) for column in columns], 1)
+
+
 def confidence_report(confidences: Float[np.ndarray, " N"], is_right: Bool[np.ndarray, " N"]) -> dict[str, Any]:
     """Returns measures of the quality of confidences.
 
@@ -77,8 +110,7 @@ def confidence_report(confidences: Float[np.ndarray, " N"], is_right: Bool[np.nd
     """
     if not len(confidences):
         return {"words": 0, "right": None, "mean": None, "calibration_error": None, "cross_entropy_gain": None}
-    bins = np.minimum((confidences * NUM_BINS).astype(int), NUM_BINS - 1)
-    gaps = np.bincount(bins, weights=confidences - is_right, minlength=NUM_BINS)
+    _, of_confidence, of_right = reliability(confidences, is_right).T
     right = float(is_right.mean())
     gain = None
     if 0 < right < 1:
@@ -88,7 +120,7 @@ def confidence_report(confidences: Float[np.ndarray, " N"], is_right: Bool[np.nd
         "words": len(confidences),
         "right": right,
         "mean": float(confidences.mean()),
-        "calibration_error": float(np.abs(gaps).sum() / len(confidences)),
+        "calibration_error": float(np.abs(of_confidence - of_right).sum() / len(confidences)),
         "cross_entropy_gain": gain,
     }
 

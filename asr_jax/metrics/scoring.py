@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from asr_jax.metrics.bootstrap import Bootstrap, percentiles, rates, resampled, resampling_units, sums_by
 from asr_jax.metrics.errors import EDITS, TOKEN_EDITS, Alignment, ErrorCounts, count_errors, count_token_errors
@@ -72,19 +72,17 @@ def score(
     counts = count_utterances(recognised, normaliser=normaliser, alignment=alignment)
     empty = {what: counts[:, COUNTS.index(what)].nonzero()[0].tolist() for what in COUNTS[-2:]}
     durations_s = np.array([utterance.duration_s for utterance in recognised], np.float64)
-    classes = np.where(np.isnan(durations_s), -1, np.searchsorted(LENGTHS_S, durations_s, side="right"))
-    by_length = _by(classes.tolist(), counts)
+    by_length = _by(length_classes(durations_s).tolist(), counts)
     return {
-        **_row(counts.sum(axis=0)),
+        **rates_of(counts, [utterance.speaker for utterance in recognised], bootstrap),
         "measure": rate_of(utterance.reference for utterance in recognised),
         "normaliser": normaliser,
         "alignment": alignment,
-        **_intervals(counts, [utterance.speaker for utterance in recognised], bootstrap or Bootstrap()),
         "empty_reference_ids": [recognised[row].id for row in empty["empty_references"]],
         "empty_hypothesis_ids": [recognised[row].id for row in empty["empty_hypotheses"]],
         "by_source": _by([utterance.source for utterance in recognised], counts),
         "by_speaker": _by([utterance.speaker for utterance in recognised], counts),
-        "by_length": {_length_name(number): row for number, row in by_length.items()},
+        "by_length": {length_name(number): row for number, row in by_length.items()},
     }
 
 
@@ -106,6 +104,23 @@ def count_utterances(
         [utterance.hypothesis_tokens for utterance in recognised],
     )
     return np.column_stack((edits, tokens, np.ones_like(words), errors > 0, *is_empty))
+
+
+def rates_of(
+    counts: Int64[np.ndarray, "N 16"], speakers: Sequence[str], bootstrap: Bootstrap | None = None
+) -> dict[str, Any]:
+    """Returns the rates, sums, intervals and `bootstrap` of `score` for utterances that are counted already.
+
+    Args:
+        counts: Rows of `count_utterances`.
+        bootstrap: Settings of the intervals. None: the defaults.
+    """
+    return _row(counts.sum(axis=0)) | _intervals(counts, speakers, bootstrap or Bootstrap())
+
+
+def length_classes(durations_s: Float64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+    """Returns the number of the class of `LENGTHS_S` of each duration in seconds; -1 if it is NaN."""
+    return np.where(np.isnan(durations_s), -1, np.searchsorted(LENGTHS_S, durations_s, side="right"))
 
 
 def _row(sums: Int64[np.ndarray, " 16"]) -> dict[str, Any]:
@@ -131,7 +146,8 @@ def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 16"]) -> dict[Any, dic
     return {key: _row(sums[numbers[key]]) for key in sorted(numbers)}
 
 
-def _length_name(number: int) -> str:
+def length_name(number: int) -> str:
+    """Returns the name of a class of `length_classes`, such as `2 to 5 s`; empty for -1."""
     if number < 0:
         return ""
     if number in (0, len(LENGTHS_S)):

@@ -29,7 +29,19 @@ COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
 
 
 def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str]) -> None:
-    """Draws the curves of a run as a PNG.
+    """Draws the curves of a run as a PNG, as `curves_of`.
+
+    Raises:
+        UserError: If the events cannot be read.
+    """
+    figure = curves_of(events_path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the font may lack characters of the run's name
+        figure.savefig(png_path, format="png")
+
+
+def curves_of(events_path: str | PathLike[str]) -> Figure:
+    """Returns a figure with the curves of a run.
 
     Panels without events have a note. Of updates that were repeated after a resume, only the last ones are drawn.
 
@@ -55,9 +67,7 @@ def draw_curves(events_path: str | PathLike[str], png_path: str | PathLike[str])
     last = max((event["data"]["update"] for event in [*steps, *validations]), default=1)
     for axes in (loss, errors, rate, speed):
         axes.set_xlim(0, 1.02 * max(last, 1))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the font may lack characters of the run's name
-        figure.savefig(png_path, format="png")
+    return figure
 
 
 def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""Sends the events of a run to other trackers: `python -m asr_jax.observe.forward RUN --to wandb|mlflow [--follow]`.
+"""Sends the events of a run to other trackers: `python -m asr_jax.observe.forward RUN --to NAME [--follow]`.
+
+NAME is wandb, mlflow or trackio.
 
 It reads RUN/events.jsonl and RUN/experiment.json, and does not touch the run: it can be started before, during and
 after training, on any machine that sees the folder. RUN/forwarded-NAME.json has the position up to which events were
 sent; the next start continues from there. --follow waits for further events until the run is complete or has failed.
-Weights & Biases and MLflow are configured by their own environment variables: WANDB_MODE=offline, WANDB_API_KEY,
-MLFLOW_TRACKING_URI. Install them with pip install 'asr-jax[wandb]' or 'asr-jax[mlflow]'.
+Trackers are configured by their own environment variables: WANDB_MODE=offline, WANDB_API_KEY, MLFLOW_TRACKING_URI,
+TRACKIO_DIR, TRACKIO_SERVER_URL. Install one with pip install 'asr-jax[NAME]'.
 """
 
 import json
@@ -100,10 +102,10 @@ class ForwardOptions:
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of the run."""
-    to: Literal["wandb", "mlflow"]
+    to: Literal["wandb", "mlflow", "trackio"]
     """Tracker."""
     project: str = "asr_jax"
-    """Project of Weights & Biases, or experiment of MLflow."""
+    """Project of Weights & Biases or trackio, or experiment of MLflow."""
     follow: bool = False
     """Whether to wait for further events until the run is complete or has failed."""
 
@@ -121,6 +123,10 @@ def _opener(name: str) -> Open:
             from asr_jax.observe.wandb import Wandb
 
             return Wandb
+        if name == "trackio":
+            from asr_jax.observe.trackio import Trackio
+
+            return Trackio
         from asr_jax.observe.mlflow import Mlflow
 
         return Mlflow

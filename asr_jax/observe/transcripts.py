@@ -1,5 +1,6 @@
 """Alignment of a reference and its hypothesis, word by word, with marked errors."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -28,9 +29,13 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def align(reference: str, hypothesis: str) -> list[Pair]:
-    """Aligns the words of two texts with the least number of errors."""
-    words, others = ([printable(word) for word in words_of(text)] for text in (reference, hypothesis))
+def align(reference: str, hypothesis: str, *, parts: Callable[[str], Iterable[str]] = words_of) -> list[Pair]:
+    """Aligns the words of two texts, or other parts of them, with the least number of errors.
+
+    Args:
+        parts: Function that splits a text into the units to align; `str.strip` for characters.
+    """
+    words, others = ([printable(word) for word in parts(text)] for text in (reference, hypothesis))
     pairs = []
     for part in Levenshtein.opcodes(words, others):
         columns = zip_longest(

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from asr_jax.cli.command_line import run_command
-from asr_jax.cli.compare import main, read_predictions
+from asr_jax.cli.compare import main
 from asr_jax.core.errors import UserError
 from asr_jax.metrics.comparison import compare
+from asr_jax.reporting.predictions import read_predictions
 
 
 def predictions(path, error_rate, *, seed=0, num=120, **fields):
@@ -41,7 +42,7 @@ def test_it_prints_both_and_how_they_differ(tmp_path, capsys):
     out = tmp_path / "made" / "compared.json"
     main([str(first), str(second), "--json", str(out), "--show", "2"])
     written = json.loads(out.read_text())
-    systems = [read_predictions(path)[0] for path in (first, second)]
+    systems = [read_predictions(path).recognised for path in (first, second)]
     expected = compare(*systems, normaliser="lower.v1", num_shown=2)
     assert written == {"files": [str(first), str(second)]} | json.loads(json.dumps(expected))
     output = capsys.readouterr().out
@@ -144,7 +145,7 @@ def test_separators_in_texts_end_no_line(tmp_path, start, end):
     rows = [{"id": text, "reference": text, "hypothesis": text} for _ in range(2)]
     lines = "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
     (tmp_path / "a.jsonl").write_bytes((start + lines).encode())
-    found, _ = read_predictions(tmp_path / "a.jsonl")
+    found = read_predictions(tmp_path / "a.jsonl").recognised
     assert [(each.id, each.reference, each.hypothesis) for each in found] == [(text,) * 3] * 2
 
 

@@ -1,4 +1,4 @@
-"""Events sent to Weights & Biases (offline) and MLflow (a folder), in parts, and while they are written."""
+"""Events sent to Weights & Biases (offline), MLflow and trackio (folders), in parts, and while they are written."""
 
 import json
 import struct
@@ -123,7 +123,7 @@ def test_wrong_folders_are_refused(run: Path) -> None:
 
 def test_a_missing_client_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first_job(run)
-    for name in ("wandb", "mlflow"):
+    for name in ("wandb", "mlflow", "trackio"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
         monkeypatch.delitem(__import__("sys").modules, f"asr_jax.observe.{name}", raising=False)
         with pytest.raises(UserError, match=rf"pip install 'asr-jax\[{name}\]'"):
@@ -154,6 +154,30 @@ def test_mlflow_has_metrics_parameters_and_state(run: Path, monkeypatch: pytest.
     assert [(each.step, each.value) for each in losses] == [(n, 1 / n) for n in (1, 2, 3, 4)]
     rates = client.get_metric_history(found.info.run_id, "validation_ema/wer")
     assert [(each.step, each.value) for each in rates] == [(2, 0.5), (4, 0.25)]
+
+
+@pytest.mark.slow
+def test_trackio_has_metrics_and_settings(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(run / "trackio"))
+    pytest.importorskip("trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    first_job(run)
+    command.main([str(run), "--to", "trackio", "--project", "speech"])
+    second_job(run)
+    command.main([str(run), "--to", "trackio", "--project", "speech"])
+    [name] = SQLiteStorage.get_runs("speech")
+    assert name == json.loads((run / "forwarded-trackio.json").read_text())["id"]
+    assert name.startswith("toy-")
+    assert (run / "trackio").is_dir()
+    config = SQLiteStorage.get_run_config("speech", name)
+    assert config["optim"]["schedule"]["peak_lr"] == 1e-3
+    logs = SQLiteStorage.get_logs("speech", name)
+    losses = [(row["step"], row["train/losses/total"]) for row in logs if "train/losses/total" in row]
+    assert losses == [(n, 1 / n) for n in (1, 2, 3, 4)]
+    rates = [(row["step"], row["validation_ema/wer"]) for row in logs if "validation_ema/wer" in row]
+    assert rates == [(2, 0.5), (4, 0.25)]
+    assert [row["summary/best_wer"] for row in logs if "summary/best_wer" in row] == [0.25]
 
 
 def records_in(content: bytes) -> Iterator[bytes]:

@@ -1,0 +1,202 @@
+"""Reports in headless Chromium: recordings play, the table is filtered and sorted, all works with the keyboard.
+
+The browser is that of the system: `apt-get install chromium`. Without it or playwright, these tests are skipped.
+"""
+
+import json
+import re
+import shutil
+import time
+from urllib.parse import quote
+
+import pytest
+
+from asr_jax.cli.report import main
+from tests.reporting.made import predictions, recording, run
+from tests.support import assert_within
+
+pytest.importorskip("jinja2", reason="needs the extra report")
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+FLAGS = ("--no-sandbox", "--mute-audio", "--autoplay-policy=no-user-gesture-required")
+HOSTILE = (
+    "</script><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\"> &amp; {{ 7 * 7 }}"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Path of a report of two systems with recordings, hostile texts and a run."""
+    folder = tmp_path_factory.mktemp("report")
+    sound = recording(folder / "sound.flac", duration_s=2)
+    files = [predictions(folder / f"{name}.jsonl", rate, num=120, seed=seed, location=str(sound))
+             for seed, (name, rate) in enumerate((("a", 0.4), ("b", 0.2)))]  # fmt: skip
+    for path in files:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[7]["hypothesis"] = lines[7]["source"] = HOSTILE
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([str(run(folder / "run")), *map(str, files), "--worst", "6", "--out", str(folder / "report.html")])
+    return folder / "report.html"
+
+
+@pytest.fixture
+def page(browser, report):
+    """An open report, without an error in its console and without a request at the end of the test."""
+    context = browser.new_context(offline=True)
+    opened = context.new_page()
+    problems = []
+    opened.on("console", lambda message: problems.append(message.text))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on(
+        "request", lambda request: problems.append(request.url) if request.url[:5] not in ("file:", "data:") else None
+    )
+    opened.goto(report.as_uri())
+    yield opened
+    assert not problems
+    context.close()
+
+
+def rows_of(page):
+    return page.locator("#utterances tbody tr")
+
+
+def test_recordings_play(page):
+    audio = page.locator("audio").first
+    audio.evaluate("audio => audio.play()")
+    for _ in range(100):  # the page's policy forbids Playwright's own wait for a function
+        if audio.evaluate("audio => audio.currentTime") > 0.3:
+            break
+        page.wait_for_timeout(100)
+    assert audio.evaluate("audio => audio.currentTime") > 0.3
+    page.wait_for_timeout(300)  # for the next `timeupdate`
+    assert_within(abs(audio.evaluate("audio => audio.duration") - 2), 0.3, what="seconds of the recording")
+    place = page.locator(".spectrogram").first.evaluate("line => parseFloat(line.style.getPropertyValue('--at'))")
+    assert 0 < place <= 100
+    pictures = page.locator(".spectrogram img").evaluate_all("all => all.map(each => each.naturalWidth)")
+    assert min(pictures) > 100
+    assert len(pictures) == 6
+
+
+def test_the_table_is_filtered(page):
+    assert page.locator("#count").inner_text() == "120 of 120 utterances"
+    assert rows_of(page).count() == 50
+    page.get_by_label("Filter").fill("u17")
+    assert page.locator("#count").inner_text() == "1 of 120 utterances"
+    assert rows_of(page).locator("th").inner_text() == "u17"
+    page.get_by_label("Filter").fill("PHONE set0.jsonl")  # in any order and case, all must be there
+    assert page.locator("#count").inner_text() == "20 of 120 utterances"
+    page.get_by_label("Filter").fill("no such text")
+    assert rows_of(page).count() == 0
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("with errors only").check()
+    errors = int(page.locator("#count").inner_text().split()[0])
+    assert f"of {errors} utterances with errors" in page.locator("section", has_text="Most errors").inner_text()
+
+
+def test_the_table_is_sorted_and_has_pages(page):
+    page.get_by_role("button", name="Errors A").click()
+    head = page.get_by_role("columnheader", name="Errors A")
+    assert head.get_attribute("aria-sort") == "descending"
+    place = page.locator("#utterances thead th").all_inner_texts().index("Errors A")
+
+    def errors():
+        return [int(row[place - 1]) for row in (each.locator("td").all_inner_texts() for each in rows_of(page).all())]
+
+    shown = errors()
+    assert shown == sorted(shown, reverse=True)
+    assert page.get_by_role("button", name="Previous page").is_disabled()
+    page.get_by_role("button", name="Next page").click()
+    assert page.locator("#place").inner_text() == "Page 2 of 3"
+    assert max(errors()) <= min(shown)
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert errors()[0] == 0
+    page.get_by_role("button", name="Id").click()
+    assert rows_of(page).locator("th").all_inner_texts()[:3] == ["u0", "u1", "u2"]  # numbers by value: u10 is later
+
+
+def test_an_utterance_leads_to_its_recording(page):
+    page.get_by_role("button", name="Errors A").click()
+    link = page.locator("#utterances tbody a").first
+    name = link.inner_text()
+    link.press("Enter")
+    assert page.locator(":target h3").inner_text() == name
+
+
+def test_hostile_texts_are_shown(page):
+    assert "ran" not in page.title()
+    page.get_by_label("Filter").fill("onerror")
+    assert HOSTILE in rows_of(page).first.inner_text()
+    assert page.locator("script").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_it_is_accessible(browser, report, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    for each in page.locator("details").all():
+        each.evaluate("details => { details.open = true }")
+    found = axe.run(page).response["violations"]
+    context.close()
+    assert not [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
+
+
+def test_colours_follow_the_scheme(browser, report):
+    found = []
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.goto(report.as_uri())
+        colours = page.evaluate("""() => {
+            const style = (name) => getComputedStyle(document.querySelector(name));
+            const ofLines = style("figure svg path[style*='stroke: var(--line1)']").stroke;
+            return [style("body").backgroundColor, style("figure svg text").fill, ofLines];
+        }""")
+        found.append([sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours])
+        page.close()
+    (ground, text, line), (dark_ground, light_text, light_line) = found
+    assert ground > 700 > 300 > text
+    assert light_text > 600 > 150 > dark_ground
+    assert light_line > line + 100
+
+
+def test_it_fits_narrow_windows(browser, report):
+    page = browser.new_page(viewport={"width": 360, "height": 640})
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.close()
+
+
+@pytest.mark.slow
+def test_ten_thousand_utterances_open_at_once(browser, tmp_path):
+    path = predictions(tmp_path / "a.jsonl", 0.1, num=10_000, num_words=12)
+    main([str(path), "--out", str(tmp_path / "report.html")])
+    page = browser.new_page()
+    start_s = time.monotonic()
+    page.goto("file://" + quote(str(tmp_path / "report.html")))
+    rows_of(page).nth(49).wait_for()
+    opened_s = time.monotonic() - start_s
+    filtered_s = []
+    for text in ("u", "u9", "u99", "wrong"):
+        start_s = time.monotonic()
+        page.get_by_label("Filter").fill(text)
+        rows_of(page).first.wait_for()
+        filtered_s.append(time.monotonic() - start_s)
+    start_s = time.monotonic()
+    page.get_by_role("button", name="Reference").click()
+    assert rows_of(page).count() == 50
+    sorted_s = time.monotonic() - start_s
+    page.close()
+    assert_within(opened_s, 4, what="seconds until the table of 10,000 utterances is there")
+    assert_within(max(filtered_s), 2, what="seconds of a search in 10,000 utterances")
+    assert_within(sorted_s, 2, what="seconds of sorting 10,000 utterances")
