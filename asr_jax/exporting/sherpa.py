@@ -238,9 +238,8 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
 
     least = max(before.output_length(parts.model.fewest_inputs()), 1)
     rows, size = symbols("batch, frames", least=int(least))
-    samples = jnp.asarray(np.stack([parts.recording] * 2))
-    few = max(2 * len(parts.recording) // 3, parts.model.fewest_inputs())
-    made = before(samples, jnp.asarray([len(parts.recording), few], jnp.int32))
+    recordings, samples = parts.recordings, jnp.asarray(np.stack([parts.recording] * 2))
+    made = before(samples, jnp.asarray([*map(len, recordings)], jnp.int32))
     return Features(
         frames,
         {
@@ -248,6 +247,7 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
             lengths: jax.ShapeDtypeStruct((rows,), jnp.int32),
         },
         {values: np.asarray(made.values), lengths: np.asarray(made.lengths)},
+        recordings,
     )
 
 
@@ -264,12 +264,13 @@ def of_level_samples(parts: Parts) -> Features:
         lengths = jnp.full(1, samples.shape[1], jnp.int32)
         return parts.model.front_end(samples * level, lengths)
 
-    recording = parts.recording / FULL_SCALE
-    normal = (recording - recording.mean()) / np.sqrt(recording.var() + 1e-5)
+    centred = parts.recording - parts.recording.mean()  # sherpa-onnx removes the mean
+    normal = centred / FULL_SCALE / np.sqrt((centred / FULL_SCALE).var() + 1e-5)
     return Features(
         front_end,
         {"samples": jax.ShapeDtypeStruct((1, size), jnp.float32)},
         {"samples": normal.astype(np.float32)[None]},
+        [centred.astype(np.float32)],
     )
 
 
