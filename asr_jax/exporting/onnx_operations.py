@@ -42,7 +42,7 @@ OPERATORS = {
     "pow": "Pow", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
 """Operators of ONNX that are operations of JAX."""
-OF_BOOLS = {"add": "Or", "max": "Or", "min": "And", "mul": "And"}
+OF_BOOLS = {"max": "Or", "min": "And"}
 """Operators of ONNX for operations of truth values."""
 ONE = np.float32(1)
 COMPOSED: dict[str, Callable[..., str]] = {

@@ -47,8 +47,8 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
         raise other_front_end(front_end, "streams", f"{KALDIS}. Use --to onnx")
     if any(isinstance(stage, Stack) and stage.ends == "copies" and stage.num > 2 for stage in front_end.then):
         raise UserError(
-            'streams of sherpa-onnx begin with their first frame, and the front-end has Stack(ends="copies"), which puts '
-            'copies of this frame before it: expected ends="zeros" or ends="dropped". Use --to onnx'
+            'streams of sherpa-onnx begin with their first frame, and the front-end has Stack(ends="copies"), which '
+            'puts copies of this frame before it: expected ends="zeros" or ends="dropped". Use --to onnx'
         )
     about = {"model_type": "zipformer2"} | metadata(parts)
     if isinstance(parts.model.heads[parts.head], TransducerHead):

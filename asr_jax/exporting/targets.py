@@ -139,7 +139,7 @@ def export(
             else:
                 yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
         about = {"parts": _arrays(made), **({"window": _window(parts)} if streaming else {})}
-        _describe(trained, parts, folder, **about)
+        _describe(trained, parts, folder, about)
 
 
 def _check_used(to: str, given: Set[str]) -> None:
@@ -321,7 +321,7 @@ def _compared(expected: np.ndarray, found: np.ndarray) -> Compared:
     return Compared(float(difference.max()), float(np.sqrt(np.mean(difference**2)) / spread), float(same.mean()))
 
 
-def _describe(trained: Trained, parts: Parts, folder: Path, **more: Any) -> None:
+def _describe(trained: Trained, parts: Parts, folder: Path, more: Mapping[str, Any] | None = None) -> None:
     """Writes model.json: what a program needs to know besides the files."""
     head, tokenizer = parts.model.heads[parts.head], trained.tokenizer
     times = parts.model.frame_times(tap=head.tap)
@@ -336,7 +336,7 @@ def _describe(trained: Trained, parts: Parts, folder: Path, **more: Any) -> None
         "checkpoint": trained.updates,
         "weights": trained.weights,
         "head": parts.head,
-        **more,
+        **(more or {}),
     }
     write_whole(folder / "model.json", json_text(about, indent=1) + "\n")
 

@@ -29,7 +29,7 @@ def test_a_run_is_written_and_described(run: Path, tmp_path: Path) -> None:
     assert first == "tried with noise of 3 s, because no recording was found"
     assert [line.partition(":")[0] for line in files] == ["model.onnx", "model.f16.onnx"]
     assert "largest difference" in files[0]
-    assert "the same best label in" in files[1]
+    assert "the best label differs in" in files[1]
 
 
 def test_from_python(run: Path, tmp_path: Path) -> None:

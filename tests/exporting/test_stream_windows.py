@@ -109,7 +109,7 @@ def stacked(stack: Stack) -> Model:
 def test_overlapping_stacks_are_inside_of_the_file(tmp_path: Path) -> None:
     """A window has as many outputs as the encoder's, and sherpa-onnx opens the file by the call that is printed."""
     trained = untrained(stacked(Stack(7, 6)))
-    *_, call = export(trained, tmp_path / "out", to="sherpa-onnx", streaming=True)
+    *_, call, _times = export(trained, tmp_path / "out", to="sherpa-onnx", streaming=True)
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
     assert session.get_outputs()[0].shape[1] == trained.model.encoder.stream_window.outputs
     opened(tmp_path / "out", call)
