@@ -116,7 +116,7 @@ class Parts:
             return own.of_frames(frames.values), frames.lengths
 
         if isinstance(self.model.heads[head], TransducerHead):
-            return self.model.apply(self.variables, batch, method=projected)  # type: ignore[return-value]
+            return self.model.apply(self.variables, batch, method=projected)
         found: Any = self.model.apply(self.variables, batch, head=head, method="emit")
         return found[head].values, found[head].lengths
 
@@ -127,8 +127,8 @@ class Parts:
             Log-probabilities of CTC or of Paraformer, or projected frames of a transducer, `[B T V]`, and their number
             in each row, `[B]`.
         """
-        lengths = np.asarray([len(each) for each in recordings], np.int32)
-        audio = np.stack([np.pad(each, (0, lengths.max() - len(each))) for each in recordings])
+        lengths, size = np.asarray([*map(len, recordings)], np.int32), max(map(len, recordings))
+        audio = np.stack([np.pad(each, (0, size - len(each))) for each in recordings])
         with jax.default_matmul_precision("highest"):
             return [*map(np.asarray, jax.jit(self._emitted)(_batch(lengths, audio=audio)))]
 

@@ -132,8 +132,8 @@ def container(parts: Parts, name: str, output: str) -> Part:
             state = dict(zip(names, after, strict=True))
             for outputs, row, number in zip(found, values, num_windows, strict=True):
                 outputs.append(row[: len(row) * (place < number)])
-        outputs, lengths = joined(found)
-        expected, _ = parts.outputs(recordings)
-        return [expected[:, : outputs.shape[1]], lengths], [outputs, lengths]
+        windows, lengths = joined(found)
+        whole, _ = parts.outputs(recordings)
+        return [whole[:, : windows.shape[1]], lengths], [windows, lengths]
 
     return Part(name, function, shapes, (output, *(f"new_{each}" for each in names)), check=check)

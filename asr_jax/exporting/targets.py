@@ -138,8 +138,8 @@ def export(
                 yield _stablehlo(part, folder)
             else:
                 yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
-        about = {"parts": _arrays(made), **({"window": _window(parts)} if streaming else {})}
-        _describe(trained, parts, folder, about)
+        more = {"parts": _arrays(made)} | ({"window": _window(parts)} if streaming else {})
+        _describe(trained, parts, folder, more)
 
 
 def _check_used(to: str, given: Set[str]) -> None:

@@ -121,8 +121,8 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
 def joined(outputs: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
     """Returns the outputs `[B T V]` of streams, whose windows have outputs `[N V]`, and their numbers `[B]`."""
     rows = [np.concatenate(each) for each in outputs]
-    lengths = np.asarray([*map(len, rows)])
-    return [np.stack([np.pad(each, ((0, lengths.max() - len(each)), (0, 0))) for each in rows]), lengths]
+    most = max(map(len, rows))
+    return [np.stack([np.pad(each, ((0, most - len(each)), (0, 0))) for each in rows]), np.asarray([*map(len, rows)])]
 
 
 def long_enough(parts: Parts) -> Parts:

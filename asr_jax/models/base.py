@@ -450,7 +450,8 @@ class Model:
             fix = "choose another number, or remove the option for the model's own context"
             if not getattr(self.encoder, "causal", True):
                 fix = "the model was trained without chunks, so remove --chunk-frames"
-            raise UserError(f"--chunk-frames, --left-frames: {error}; {fix}") from error
+            left = "" if context.left_frames is None else f" --left-frames {context.left_frames}"
+            raise UserError(f"--chunk-frames {context.chunk_frames}{left}: {error}; {fix}") from error
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         """Creates the module."""
