@@ -21,7 +21,8 @@ class ContextOptions:
     """Length of a chunk of attention in frames of the encoder's layers (20 ms in Zipformer), for models that stream. 0:
     the whole recording. Default: the first one of the model's contexts."""
     left_frames: Annotated[NonNegativeInt | None, arg(metavar="N")] = None
-    """Number of frames before a chunk that attention sees. Default: all. Requires --chunk-frames."""
+    """Number of frames before a chunk that attention sees. Default: all. Streams need a number. Requires
+    --chunk-frames."""
 
     @property
     def context(self) -> Context | None:

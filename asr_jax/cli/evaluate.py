@@ -92,8 +92,8 @@ class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
     worst: Annotated[NonNegativeInt, arg(metavar="N")] = 0
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     latency: Annotated[tuple[Path, ...], arg(metavar="ALIGNMENT …")] = ()
-    """Files with the times of the spoken words, in CTM or as JSON lines of asr_jax.align. Prints the emission latency:
-    the time from the end of a word to the end of the frame in which the search emits its last label."""
+    """Files with the times of the spoken words, in CTM or as JSON lines of asr_jax.align. Prints three latencies:
+    emission, head and tail (docs/decoding.md)."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"

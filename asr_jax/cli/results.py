@@ -214,11 +214,11 @@ def about_latency(manifest: str, latency: Mapping[str, Any]) -> str:
     if not latency["words"]:
         return f"{manifest}: no latency, because no word is right, {of_words}"
     parts = []
-    for name, label in (("emission", "emission latency"), ("head", "starts of words"), ("tail", "ends of words")):
+    for name in ("emission", "head", "tail"):
         values = latency[name]
         mean, *rest = (f"{1000 * values[each]:.0f}" for each in ("mean", "p50", "p90", "p99"))
-        parts.append(f"{label} {mean} ms on average, {' / '.join(rest)} ms at 50 / 90 / 99 %")
-    return f"{manifest}: {'; '.join(parts)}; from {latency['words']:,} words that are right, {of_words}"
+        parts.append(f"{name} {mean} ms on average, {' / '.join(rest)} ms at 50 / 90 / 99 %")
+    return f"{manifest}: latency: {'; '.join(parts)}; from {latency['words']:,} words that are right, {of_words}"
 
 
 def after_calibration(found: Mapping[str, Any] | None) -> Iterator[str]:

@@ -42,6 +42,8 @@ OPERATORS = {
     "pow": "Pow", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
 """Operators of ONNX that are operations of JAX."""
+OF_BOOLS = {"max": "Or", "min": "And"}
+"""Operators of ONNX for operations of truth values."""
 ONE = np.float32(1)
 COMPOSED: dict[str, Callable[..., str]] = {
     "clamp": lambda graph, low, x, high: graph.add("Min", graph.add("Max", x, low), high),
@@ -86,8 +88,12 @@ def _of_elements(make: Callable[..., str]) -> Operation:
     return lambda graph, out, *inputs, **_: elementwise(graph, out, inputs, functools.partial(make, graph))
 
 
-for _name, _operator in OPERATORS.items():
-    OPERATIONS[_name] = _of_elements(lambda graph, *names, operator=_operator: graph.add(operator, *names))
+@operation(*OPERATORS)
+def _operator(graph: Graph, out: Any, *inputs: Value, primitive: str, **_: Any) -> Tensor:
+    operator = OF_BOOLS.get(primitive, OPERATORS[primitive]) if out.dtype == bool else OPERATORS[primitive]
+    return elementwise(graph, out, inputs, functools.partial(graph.add, operator))
+
+
 for _name, _make in COMPOSED.items():
     OPERATIONS[_name] = _of_elements(_make)
 
@@ -424,33 +430,44 @@ def _scatter(
     axes = list(numbers.scatter_dims_to_operand_dims)
     if numbers.operand_batching_dims or list(numbers.inserted_window_dims) != sorted(axes):
         raise UserError("export: a scatter of windows or of batches is not supported")
-    if not isinstance(indices, np.ndarray) and mode == lax.GatherScatterMode.FILL_OR_DROP:
-        raise UserError("export: a scatter to computed indices, which may be out of bounds, is not supported")
     whole = [axis for axis in range(len(x.shape)) if axis not in axes]
     turned = _transposed(graph, graph.complete(x), [*axes, *whole])
     of_updates = [axis for axis in range(len(updates.shape)) if axis not in numbers.update_window_dims]
     changed = _transposed(graph, graph.complete(updates), [*of_updates, *numbers.update_window_dims])
+    limits = [x.shape[axis] - 1 for axis in axes]
     index = graph.cast(graph.complete(indices), np.int64)
+    if mode == lax.GatherScatterMode.CLIP:
+        index = _clamped(graph, index, graph.shape(limits))
+    elif mode == lax.GatherScatterMode.FILL_OR_DROP and not _are_inside(indices, limits):
+        raise UserError("export: a scatter to indices that may be out of bounds is not supported")
     name = graph.add("ScatterND", turned, index, changed, reduction="add" if primitive == "scatter-add" else "none")
     return made(_transposed(graph, name, np.argsort([*axes, *whole]).tolist()), out)
 
 
+def _are_inside(indices: Value, limits: Sequence[Any]) -> bool:
+    """Whether indices are constants from 0 to the limits of their axes. Symbolic limits are not compared."""
+    if not isinstance(indices, np.ndarray):
+        return False
+    most = [np.inf if jax.export.is_symbolic_dim(limit) else limit for limit in limits]
+    return bool(((indices >= 0) & (indices <= np.asarray(most))).all())
+
+
 # Sums, maxima and the like
 
-REDUCTIONS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}
+REDUCTIONS = {
+    "reduce_and": "ReduceMin", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_or": "ReduceMax",
+    "reduce_sum": "ReduceSum",
+}  # fmt: skip
 
 
 @operation(*REDUCTIONS)
 def _reduce(graph: Graph, out: Any, x: Value, *, axes: Sequence[int], primitive: str, **_: Any) -> Tensor:
     name = graph.complete(x)
-    return made(graph.add(REDUCTIONS[primitive], name, graph.ints(axes), keepdims=0) if axes else name, out)
-
-
-@operation("reduce_and", "reduce_or")
-def _reduce_logical(graph: Graph, out: Any, x: Value, *, axes: Sequence[int], primitive: str, **_: Any) -> Tensor:
-    operator = "ReduceMin" if primitive == "reduce_and" else "ReduceMax"
-    name = graph.cast(graph.complete(x), np.int32)
-    return made(graph.cast(graph.add(operator, name, graph.ints(axes), keepdims=0), bool), out)
+    if not axes:
+        return made(name, out)
+    name = graph.cast(name, np.int32) if out.dtype == bool else name
+    name = graph.add(REDUCTIONS[primitive], name, graph.ints(axes), keepdims=0)
+    return made(graph.cast(name, bool) if out.dtype == bool else name, out)
 
 
 @operation("argmax")

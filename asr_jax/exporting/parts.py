@@ -1,7 +1,7 @@
 """Parts of recognisers as functions of arrays: each becomes a program or an ONNX file of its own."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -21,6 +21,8 @@ from asr_jax.models.base import Recogniser
 from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 Arrays = Mapping[str, np.ndarray]
+File = Callable[..., Sequence[Any]]
+"""A written file as a function: it takes the inputs as keyword arguments, and returns the outputs."""
 WeightType = Literal["f32", "f16", "int8"]
 """Type of the weights in an ONNX file. f16: rounded to float16, and computed in float32. int8: the weights of products
 of matrices are quantised by onnxruntime, which also quantises their inputs when the model runs."""
@@ -38,8 +40,15 @@ class Part:
     """Shape and dtype of each input. Sizes that vary are symbolic dimensions of `jax.export`."""
     outputs: tuple[str, ...]
     """Names of the outputs."""
-    example: Arrays
-    """Inputs, by which what was exported is compared with the function."""
+    example: Arrays = field(default_factory=dict)
+    """Inputs to try the part with."""
+    check: Callable[[File], tuple[Sequence[np.ndarray], Sequence[Any]]] | None = None
+    """Function of a file that returns the run's own outputs of the recording, and those of the file. None: a file is
+    compared with the function."""
+
+    def tried(self, file: File) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+        """Returns the outputs that are expected of a file, and those that it computes."""
+        return self.check(file) if self.check else (self.computed(), file(**self.example))
 
     def computed(self, inputs: Arrays | None = None) -> list[np.ndarray]:
         """Returns the outputs for the inputs of the example or for others, as JAX computes them in float32."""
@@ -57,6 +66,11 @@ class Parts:
     head: str
     recording: Int16[np.ndarray, " S"]
     """Recording at the rate of the front-end, for the examples."""
+
+    @property
+    def recordings(self) -> list[np.ndarray]:
+        """The recording, and its first two thirds: the rows of examples."""
+        return [self.recording, self.recording[: max(2 * len(self.recording) // 3, self.model.fewest_inputs())]]
 
     def __iter__(self) -> Any:
         """Yields the parts: one of a CTC head or of Paraformer; encoder, decoder and joiner of a transducer."""
@@ -78,16 +92,22 @@ class Parts:
             + (f", --head {known[0]}" if known else "")
         )
 
-    def _whole(self, features: "Features", outputs: tuple[str, ...]) -> Part:
+    def _whole(self, features: "Features", outputs: tuple[str, ...], *, name: str = "model") -> Part:
         def function(**inputs: Any) -> Any:
-            batch = _batch(features.frames(**inputs))
-            found: Any = self.model.apply(self.variables, batch, head=self.head, method="emit")
-            return found[self.head].values, found[self.head].lengths
+            frames = features.frames(**inputs)
+            return self._emitted(_batch(frames.lengths, features=frames.values))
 
-        return features.part("model", function, outputs)
+        def check(file: File) -> Any:
+            return self.outputs(features.recordings), file(**features.example)
+
+        return Part(name, function, features.inputs, outputs, features.example, check)
 
     def encoder(self, features: "Features") -> Part:
         """Returns the part with the encoder and the projection of its frames for the joint network."""
+        return self._whole(features, ("encoder_out", "encoder_out_lengths"), name="encoder")
+
+    def _emitted(self, batch: Batch) -> tuple[Any, Any]:
+        """Returns log-probabilities, or the projected frames of a transducer, and their number in each row."""
         head = self.head
 
         def projected(module: Recogniser, batch: Batch) -> Any:
@@ -95,10 +115,22 @@ class Parts:
             frames = module.encode(batch, step=None).at(own.tap)
             return own.of_frames(frames.values), frames.lengths
 
-        def function(**inputs: Any) -> Any:
-            return self.model.apply(self.variables, _batch(features.frames(**inputs)), method=projected)
+        if isinstance(self.model.heads[head], TransducerHead):
+            return self.model.apply(self.variables, batch, method=projected)
+        found: Any = self.model.apply(self.variables, batch, head=head, method="emit")
+        return found[head].values, found[head].lengths
 
-        return features.part("encoder", function, ("encoder_out", "encoder_out_lengths"))
+    def outputs(self, recordings: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Returns the run's own outputs of recordings, as recognition computes them from samples.
+
+        Returns:
+            Log-probabilities of CTC or of Paraformer, or projected frames of a transducer, `[B T V]`, and their number
+            in each row, `[B]`.
+        """
+        lengths, size = np.asarray([*map(len, recordings)], np.int32), max(map(len, recordings))
+        audio = np.stack([np.pad(each, (0, size - len(each))) for each in recordings])
+        with jax.default_matmul_precision("highest"):
+            return [*map(np.asarray, jax.jit(self._emitted)(_batch(lengths, audio=audio)))]
 
     def networks(self) -> list[Part]:
         """Returns the prediction network and the joint network of a transducer."""
@@ -176,6 +208,8 @@ class Features:
     frames: Callable[..., Frames]
     inputs: Mapping[str, jax.ShapeDtypeStruct]
     example: Arrays
+    recordings: Sequence[np.ndarray]
+    """Samples of full scale 32768 in each row of the example."""
 
     @classmethod
     def of_samples(cls, parts: Parts) -> "Features":
@@ -185,9 +219,9 @@ class Features:
         def front_end(audio: Any, audio_lengths: Any) -> Frames:
             return parts.model.front_end(audio * FULL_SCALE, audio_lengths)
 
-        least = parts.model.fewest_inputs()
-        rows, samples = symbols("batch, samples", least=least)
+        rows, samples = symbols("batch, samples", least=parts.model.fewest_inputs())
         samples_of = (parts.recording / np.float32(FULL_SCALE)).astype(np.float32)
+        recordings = parts.recordings
         return cls(
             front_end,
             {
@@ -196,12 +230,10 @@ class Features:
             },
             {
                 "audio": np.stack([samples_of, samples_of]),
-                "audio_lengths": np.asarray([len(samples_of), max(2 * len(samples_of) // 3, least)], np.int32),
+                "audio_lengths": np.asarray([*map(len, recordings)], np.int32),
             },
+            recordings,
         )
-
-    def part(self, name: str, function: Callable[..., Any], outputs: tuple[str, ...]) -> Part:
-        return Part(name, function, self.inputs, outputs, self.example)
 
 
 def symbols(names: str, *, least: int = 1) -> tuple[Any, ...]:
@@ -210,13 +242,13 @@ def symbols(names: str, *, least: int = 1) -> tuple[Any, ...]:
     return tuple(jax.export.symbolic_shape(names, constraints=[f"{last} >= {least}"] if least > 1 else ()))
 
 
-def _batch(frames: Frames) -> Batch:
+def _batch(lengths: Any, *, audio: Any = None, features: Any = None) -> Batch:
     """Returns a batch without labels."""
-    rows = frames.values.shape[0]
+    rows = lengths.shape[0]
     return Batch(
-        audio=None,
-        features=frames.values,
-        lengths=frames.lengths,
+        audio=audio,
+        features=features,
+        lengths=lengths,
         tokens=jnp.zeros((rows, 0), jnp.int32),
         token_lengths=jnp.zeros(rows, jnp.int32),
         weights=jnp.ones(rows, jnp.float32),

@@ -238,9 +238,8 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
 
     least = max(before.output_length(parts.model.fewest_inputs()), 1)
     rows, size = symbols("batch, frames", least=int(least))
-    samples = jnp.asarray(np.stack([parts.recording] * 2))
-    few = max(2 * len(parts.recording) // 3, parts.model.fewest_inputs())
-    made = before(samples, jnp.asarray([len(parts.recording), few], jnp.int32))
+    recordings, samples = parts.recordings, jnp.asarray(np.stack([parts.recording] * 2))
+    made = before(samples, jnp.asarray([*map(len, recordings)], jnp.int32))
     return Features(
         frames,
         {
@@ -248,6 +247,7 @@ def of_bins(parts: Parts, values: str, lengths: str, *, num_stages: int = 0) -> 
             lengths: jax.ShapeDtypeStruct((rows,), jnp.int32),
         },
         {values: np.asarray(made.values), lengths: np.asarray(made.lengths)},
+        recordings,
     )
 
 
@@ -256,26 +256,26 @@ def of_level_samples(parts: Parts) -> Features:
 
     They are multiplied by the level of the recording of the examples.
     """
-    level = level_of(parts.recording) * FULL_SCALE
+    level = level_of(parts.recording)
+    centred = np.clip(np.round(parts.recording - parts.recording.mean()), -32767, 32767).astype(np.int16)
     (size,) = symbols("samples", least=parts.model.fewest_inputs())
 
     @jax.jit
     def front_end(samples: Any) -> Frames:
         lengths = jnp.full(1, samples.shape[1], jnp.int32)
-        return parts.model.front_end(samples * level, lengths)
+        return parts.model.front_end(samples * (level * FULL_SCALE), lengths)
 
-    recording = parts.recording / FULL_SCALE
-    normal = (recording - recording.mean()) / np.sqrt(recording.var() + 1e-5)
     return Features(
         front_end,
         {"samples": jax.ShapeDtypeStruct((1, size), jnp.float32)},
-        {"samples": normal.astype(np.float32)[None]},
+        {"samples": (centred / (level * FULL_SCALE)).astype(np.float32)[None]},
+        [centred],
     )
 
 
 def level_of(recording: np.ndarray) -> float:
-    """Returns the standard deviation of the samples of a recording, relative to full scale."""
-    return max(float(np.std(recording / FULL_SCALE)), 1e-4)
+    """Returns what sherpa-onnx divides the samples of a recording by, after it has removed their mean."""
+    return float(np.sqrt(np.var(recording / FULL_SCALE) + 1e-5))
 
 
 def symbols_of(tokenizer: Tokenizer, order: Sequence[int] | np.ndarray) -> list[str]:

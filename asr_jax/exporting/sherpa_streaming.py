@@ -9,7 +9,6 @@ version 2.0.1.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,9 +17,10 @@ import numpy as np
 
 from asr_jax.audio.stages import Stack
 from asr_jax.core.batch import Frames
-from asr_jax.exporting.parts import Part, Parts, symbols
-from asr_jax.exporting.sherpa import ICEFALL, KALDIS, Kind, bins_of, other_front_end, stateless, symbols_of
-from asr_jax.exporting.windows import feature_windows, initial_state, packed, streamed, unpacked
+from asr_jax.core.errors import UserError
+from asr_jax.exporting.parts import File, Part, Parts, symbols
+from asr_jax.exporting.sherpa import ICEFALL, KALDIS, Kind, bins_of, of_bins, other_front_end, stateless, symbols_of
+from asr_jax.exporting.windows import initial_state, joined, packed, streamed, unpacked
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.text.tokenizers import Tokenizer
 
@@ -42,10 +42,14 @@ def streaming_kind_of(parts: Parts, tokenizer: Tokenizer) -> Kind:
         UserError: If the model cannot stream, or no kind has its head or front-end.
     """
     front_end = parts.model.front_end
-    feature_windows(parts)  # raises if the front-end or the encoder cannot stream
-    initial_state(parts, 1)  # raises if the head cannot
+    initial_state(parts, 1)  # raises if the head cannot stream
     if bins_of(front_end) != ICEFALL:
         raise other_front_end(front_end, "streams", f"{KALDIS}. Use --to onnx")
+    if any(isinstance(stage, Stack) and stage.ends == "copies" and stage.num > 2 for stage in front_end.then):
+        raise UserError(
+            'streams of sherpa-onnx begin with their first frame, and the front-end has Stack(ends="copies"), which '
+            'puts copies of this frame before it: expected ends="zeros" or ends="dropped". Use --to onnx'
+        )
     about = {"model_type": "zipformer2"} | metadata(parts)
     if isinstance(parts.model.heads[parts.head], TransducerHead):
         networks, tokens, of_decoder = stateless(parts, tokenizer)
@@ -85,7 +89,8 @@ def frames_of_window(parts: Parts) -> tuple[int, int, int]:
 
 def container(parts: Parts, name: str, output: str) -> Part:
     """Returns the part that encodes one window with sherpa-onnx's arrays of the state."""
-    like, (size, _, num_before) = initial_state(parts, 1), frames_of_window(parts)
+    like, (size, shift, num_before) = initial_state(parts, 1), frames_of_window(parts)
+    window = parts.model.encoder.stream_window
     (rows,) = symbols("batch")
     width = packed_size(parts)
 
@@ -97,10 +102,12 @@ def container(parts: Parts, name: str, output: str) -> Part:
         found = Frames(frames[:, :size], jnp.full(x.shape[0], size, jnp.int32))
         for stage in parts.model.front_end.then:
             found = stage(found, step=None)
+        # Stages append frames, which the next window has.
+        found = Frames(found.values[:, : window.size], jnp.full(x.shape[0], window.size, jnp.int32))
         after, outputs = streamed(parts, unpacked(like, state), found)
         key = packed(after)
         if num_before:
-            kept = frames[:, size:].reshape(x.shape[0], num_before * ICEFALL.num_mels)
+            kept = frames[:, shift : shift + num_before].reshape(x.shape[0], num_before * ICEFALL.num_mels)
             key = jnp.concatenate([key, kept], axis=1)
         return outputs.values, key[None], *(unused[each] for each in UNUSED), processed_lens + size
 
@@ -108,16 +115,25 @@ def container(parts: Parts, name: str, output: str) -> Part:
     inputs |= {key: tuple(rows if each == "batch" else each for each in shape) for key, shape in UNUSED.items()}
     shapes = {key: jax.ShapeDtypeStruct(shape, jnp.float32) for key, shape in inputs.items()}
     shapes["processed_lens"] = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    sizes = {key: tuple(2 if each is rows else each for each in given.shape) for key, given in shapes.items()}
-    zeros = {key: np.zeros(sizes[key], shapes[key].dtype) for key in shapes}
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(like)), "sherpa-onnx begins with a state of zeros"
-    bins = replace(parts.model.front_end, then=())(
-        jnp.asarray(parts.recording)[None], jnp.asarray([len(parts.recording)])
-    )
-    first, second = (np.asarray(bins.values)[:, place : place + size] for place in (0, size))
-    zeros["x"][:, : first.shape[1]] = first
     names = ("cached_key", *UNUSED, "processed_lens")
-    after = dict(zip(names, jax.jit(function)(**zeros)[1:], strict=True))
-    example = {key: np.asarray(value) for key, value in {**zeros, **after}.items()}
-    example["x"] = np.pad(second, ((0, 1), (0, size - second.shape[1]), (0, 0)))  # one stream goes on with zeros
-    return Part(name, function, shapes, (output, *(f"new_{each}" for each in names)), example)
+
+    def check(file: File) -> Any:
+        """Computes the windows of two streams that are complete, as sherpa-onnx does."""
+        recordings = parts.recordings
+        features = of_bins(parts, "x", "lengths").example
+        num_windows = np.maximum((features["lengths"] - size) // shift + 1, 0)
+        sizes = {key: [len(recordings) if each is rows else each for each in shapes[key].shape] for key in names}
+        state = {key: np.zeros(sizes[key], shapes[key].dtype) for key in names}
+        found: list[list[np.ndarray]] = [[] for _ in recordings]
+        for place in range(num_windows.max()):
+            first = place * shift
+            values, *after = map(np.asarray, file(x=features["x"][:, first : first + size], **state))
+            state = dict(zip(names, after, strict=True))
+            for outputs, row, number in zip(found, values, num_windows, strict=True):
+                outputs.append(row[: len(row) * (place < number)])
+        windows, lengths = joined(found)
+        whole, _ = parts.outputs(recordings)
+        return [whole[:, : windows.shape[1]], lengths], [windows, lengths]
+
+    return Part(name, function, shapes, (output, *(f"new_{each}" for each in names)), check=check)

@@ -21,9 +21,9 @@ from asr_jax.core.paths import at_home
 from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import read_utterances
-from asr_jax.exporting.parts import Part, Parts, WeightType
-from asr_jax.exporting.windows import feature_windows, streaming_parts
-from asr_jax.inference.shared_folders import OURS, write_model
+from asr_jax.exporting.parts import File, Part, Parts, WeightType
+from asr_jax.exporting.windows import feature_windows, long_enough, streaming_parts
+from asr_jax.inference.shared_folders import FOLDERS, OURS, write_model
 from asr_jax.inference.trained import Trained
 from asr_jax.pretrained.formats import FORMATS as WEIGHT_FORMATS
 
@@ -50,12 +50,12 @@ NOISE_DB = -26.0
 
 @dataclass(frozen=True)
 class Compared:
-    """Comparison of a file with the recogniser on one recording."""
+    """Comparison of an output of a file with that of the recogniser."""
 
     difference: float
-    """Largest absolute difference of all outputs."""
+    """Largest absolute difference."""
     relative: float
-    """Root mean square of the differences of an output, relative to its standard deviation; the largest of all."""
+    """Root mean square of the differences, relative to the standard deviation of the output."""
     same_best: float
     """Share of frames with the same best label."""
 
@@ -88,12 +88,21 @@ def export(
         RunError: If a file has other outputs than the recogniser.
     """
     if to not in FORMATS:
-        raise UserError(f"format {to!r}: expected one of {', '.join(FORMATS)}{nearest(to, FORMATS)}")
+        files = ", ".join(each for each in WEIGHTS if each not in FOLDERS)
+        raise UserError(
+            f"format {to!r}: expected one of {', '.join(PROGRAMS)} (folders), {files} (files), {', '.join(FOLDERS)} "
+            f"(either){nearest(to, FORMATS)}"
+        )
     if out.exists():
         raise UserError(f"{out} already exists: choose another name, or delete it")
+    above = next(each for each in out.absolute().parents if each.exists())
+    if not above.is_dir():
+        raise UserError(f"{out}: {above} is not a folder; choose a path in a folder")
     given = {"weights": tuple(weights) != ("f32",), "recording": recording, "head": head, "streaming": streaming}
     _check_used(to, {name for name, value in {**given, "like": like}.items() if value})
-    if isinstance(weights, str) or not weights or {*weights} - {*get_args(WeightType)}:
+    if isinstance(weights, str):
+        raise UserError(f"weights is {weights!r}: expected a list, such as [{weights!r}]")
+    if not weights or {*weights} - {*get_args(WeightType)}:
         raise UserError(f"weights is {weights!r}: expected some of {', '.join(get_args(WeightType))}")
     heads = trained.model.heads
     if head and head not in heads:
@@ -116,10 +125,12 @@ def export(
     samples, about = _recording(trained, recording)
     yield f"tried with {about}"
     parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)
+    parts = long_enough(parts) if streaming else parts
     types: Sequence[Any] = tuple(dict.fromkeys(weights))
     with _whole_folder(out) as folder:
         if to == "sherpa-onnx":
             yield from _sherpa(trained, parts, folder, types, streaming=streaming)
+            _describe(trained, parts, folder)
             return
         made = streaming_parts(parts) if streaming else list(parts)
         for part in made:
@@ -127,7 +138,8 @@ def export(
                 yield _stablehlo(part, folder)
             else:
                 yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
-        _describe(trained, parts, folder, made, streaming=streaming)
+        more = {"parts": _arrays(made)} | ({"window": _window(parts)} if streaming else {})
+        _describe(trained, parts, folder, more)
 
 
 def _check_used(to: str, given: Set[str]) -> None:
@@ -141,12 +153,19 @@ def _check_used(to: str, given: Set[str]) -> None:
 
 @contextmanager
 def _whole_folder(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `out`, which gets the name `out` if no error occurs."""
+    """Yields a temporary folder beside `out`, which gets the name `out` if no error occurs.
+
+    Raises:
+        RunError: If a file cannot be written, as on a full disk.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as temporary:
         folder = Path(temporary) / out.name
         folder.mkdir()
-        yield folder
+        try:
+            yield folder
+        except OSError as error:  # which names the temporary folder
+            raise RunError(f"{out} cannot be written: {error.strerror or error}; nothing is kept") from error
         shutil.move(folder, out)
 
 
@@ -154,7 +173,10 @@ def _recording(trained: Trained, path: str) -> tuple[Int16[np.ndarray, " S"], st
     """Returns the recording that files are tried with, and its description."""
     rate_hz, data, least = trained.model.front_end.rate_hz, trained.experiment.data, trained.model.fewest_inputs()
     if path:
-        samples = read_audio(at_home(path), rate_hz=rate_hz)
+        try:
+            samples = read_audio(at_home(path), rate_hz=rate_hz)
+        except AudioError as error:
+            raise UserError(f"--recording {path}: {error.reason}: expected an audio file") from error
         if len(samples) < least or not samples.std():
             raise UserError(
                 f"--recording {path} has {len(samples)} samples and a standard deviation of {samples.std():.3g}: "
@@ -177,8 +199,13 @@ def _stablehlo(part: Part, folder: Path) -> str:
     with jax.default_matmul_precision("highest"):
         exported = jax.export.export(jax.jit(part.function), platforms=PLATFORMS)(**part.inputs)
     write_whole(path, bytes(exported.serialize()))
-    found = jax.export.deserialize(bytearray(path.read_bytes())).call(**part.example)
-    return _checked(path, part, found if isinstance(found, tuple) else [found])
+    call = jax.jit(jax.export.deserialize(bytearray(path.read_bytes())).call)
+
+    def file(**inputs: Any) -> Sequence[Any]:
+        found = call(**inputs)
+        return found if isinstance(found, tuple) else [found]
+
+    return _checked(path, part, file)
 
 
 def _sherpa(
@@ -197,7 +224,8 @@ def _sherpa(
         yield from write_part(part, folder, chosen, metadata=kind.metadata.get(part.name, {}), lengths=kind.lengths)
     write_whole(folder / "tokens.txt", tokens_file(kind.tokens))
     shift_s = parts.model.frame_times(tap=parts.model.heads[parts.head].tap).shift_s
-    files = ", ".join(f'"{file}"' if name == "model" else f'{name}="{file}"' for name, file in written)
+    model = "paraformer" if kind.name == "paraformer" else "model"
+    files = ", ".join(f'{model if name == "model" else name}="{file}"' for name, file in written)
     recognizer = "OnlineRecognizer" if kind.streams else "OfflineRecognizer"
     yield f'sherpa_onnx.{recognizer}.from_{kind.name}({files}, tokens="tokens.txt")'
     if kind.seconds_of_frame and abs(shift_s - kind.seconds_of_frame) > 1e-6:
@@ -226,62 +254,74 @@ def write_part(
         path = folder / file_name(part.name, kind)
         write_onnx(model, path, metadata=metadata, weights=kind)
         session = open_onnx(path)
-        given = {name: _of_type(each, lengths) for name, each in part.example.items()}
-        yield _checked(path, part, session.run(None, given), weights=kind)
+
+        def file(session: Any = session, **inputs: Any) -> Sequence[Any]:
+            return session.run(None, {name: _of_type(each, lengths) for name, each in inputs.items()})
+
+        yield _checked(path, part, file, weights=kind)
 
 
 def _of_type(array: np.ndarray, lengths: Any) -> np.ndarray:
     return array.astype(lengths) if np.issubdtype(array.dtype, np.integer) else array
 
 
-def _checked(path: Path, part: Part, found: Sequence[Any], *, weights: str = "f32") -> str:
-    """Compares a file with its part, and returns a line about it.
+def _checked(path: Path, part: Part, file: File, *, weights: str = "f32") -> str:
+    """Compares a file with the run or its part, and returns a line about its first output.
 
     Raises:
         RunError: If the outputs differ by more than `LARGEST`, or with rounded weights by more than `RELATIVE`.
     """
-    compared = compare(part.computed(), found)
-    about = f"largest difference {compared.difference:.1e}"
-    if weights == "f32":
-        measured, limit, fix = compared.difference, LARGEST, "Please report this with the settings of the run"
-    else:
-        measured, limit, fix = compared.relative, RELATIVE[weights], f"Leave {weights} out of --weights"
-        about += f", relative difference {measured:.1e}"
-        if part.outputs[0] in ("log_probs", "logits", "logit"):
-            about += f", the best label differs in {1 - compared.same_best:.2%} of all frames"
-    if not measured <= limit:  # also NaN
-        raise RunError(
-            f"{path.name}: outputs differ from the run's: {about}, expected at most {limit:g}; nothing is kept. {fix}"
-        )
-    return f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {about}"
+    lines = []
+    for name, compared in zip(part.outputs, compare(*part.tried(file)), strict=False):
+        about = f"largest difference {compared.difference:.1e}"
+        if weights == "f32":
+            measured, limit, fix = compared.difference, LARGEST, "Please report this with the settings of the run"
+        else:
+            measured, limit, fix = compared.relative, RELATIVE[weights], f"Leave {weights} out of --weights"
+            about += f", relative difference {measured:.1e}"
+            if name in ("log_probs", "logits", "logit"):
+                about += f", the best label differs in {1 - compared.same_best:.2%} of all frames"
+        if not measured <= limit:  # also NaN
+            raise RunError(
+                f"{path.name}: the output {name} differs from the run's: {about}, expected at most {limit:g}; nothing "
+                f"is kept. {fix}"
+            )
+        lines.append(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {about}")
+    return lines[0]
 
 
-def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> Compared:
-    """Compares the outputs of a part and of its file. Frames beyond a row's length do not count.
+def compare(expected: Sequence[np.ndarray], found: Sequence[Any]) -> list[Compared]:
+    """Compares outputs with expected ones. Frames beyond a row's length do not count.
 
     Args:
-        expected: Outputs of `Part.computed`: an array, lengths or other arrays.
-        found: Outputs of the file, in the same order.
+        expected: An array; lengths or other arrays.
+        found: Outputs of a file, in the same order. A file may lack the lengths.
+
+    Returns:
+        Comparison of each output except lengths.
     """
-    pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(expected, found, strict=True)]
-    first, lengths = pairs[0][0], pairs[1][0] if len(pairs) > 1 else None
+    pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(expected, found, strict=False)]
+    first, lengths = pairs[0][0], np.asarray(expected[1]) if len(expected) > 1 else None
     if any(one.shape != other.shape for one, other in pairs):
-        return Compared(np.inf, np.inf, 0.0)
+        return [Compared(np.inf, np.inf, 0.0)]
     if first.ndim == 3 and lengths is not None and lengths.ndim == 1:
         mask = np.arange(first.shape[1])[None] < lengths[:, None]
         pairs[0] = first[mask], pairs[0][1][mask]
-        if not np.array_equal(*pairs.pop(1)):
-            return Compared(np.inf, np.inf, 0.0)
-    same = pairs[0][0].argmax(-1) == pairs[0][1].argmax(-1)
-    differences, relative = [0.0], [0.0]
-    for one, other in (np.asarray(each, np.float64) for each in pairs if each[0].size):
-        differences.append(np.max(np.abs(one - other)))
-        relative.append(np.sqrt(np.mean((one - other) ** 2)) / (one.std(where=one > IMPOSSIBLE) + TINY))
-    same_best = float(np.mean(same)) if same.size else 1.0
-    return Compared(float(np.max(differences)), float(np.max(relative)), same_best)
+        if len(pairs) > 1 and not np.array_equal(*pairs.pop(1)):
+            return [Compared(np.inf, np.inf, 0.0)]
+    return [_compared(one, other) for one, other in pairs]
 
 
-def _describe(trained: Trained, parts: Parts, folder: Path, made: Iterable[Part], *, streaming: bool) -> None:
+def _compared(expected: np.ndarray, found: np.ndarray) -> Compared:
+    if not expected.size:
+        return Compared(0.0, 0.0, 1.0)
+    one, other = np.asarray(expected, np.float64), np.asarray(found, np.float64)
+    difference, spread = np.abs(one - other), one.std(where=one > IMPOSSIBLE) + TINY
+    same = one.argmax(-1) == other.argmax(-1)
+    return Compared(float(difference.max()), float(np.sqrt(np.mean(difference**2)) / spread), float(same.mean()))
+
+
+def _describe(trained: Trained, parts: Parts, folder: Path, more: Mapping[str, Any] | None = None) -> None:
     """Writes model.json: what a program needs to know besides the files."""
     head, tokenizer = parts.model.heads[parts.head], trained.tokenizer
     times = parts.model.frame_times(tap=head.tap)
@@ -296,20 +336,27 @@ def _describe(trained: Trained, parts: Parts, folder: Path, made: Iterable[Part]
         "checkpoint": trained.updates,
         "weights": trained.weights,
         "head": parts.head,
-        "parts": {
-            part.name: {
-                "inputs": {name: [*map(str, each.shape)] for name, each in part.inputs.items()},
-                "outputs": part.outputs,
-            }
-            for part in made
-        },
+        **(more or {}),
     }
-    if streaming:
-        window, windows = parts.model.encoder.stream_window, feature_windows(parts)
-        about["window"] = {
-            **asdict(window),
-            "num_samples": windows.num_samples,
-            "hop": parts.model.front_end.hop,
-            "run_up": parts.model.front_end.run_up,
-        }
     write_whole(folder / "model.json", json_text(about, indent=1) + "\n")
+
+
+def _arrays(made: Iterable[Part]) -> dict[str, Any]:
+    """Names and shapes of the inputs of each part, and the names of its outputs."""
+    return {
+        part.name: {
+            "inputs": {name: [*map(str, each.shape)] for name, each in part.inputs.items()},
+            "outputs": part.outputs,
+        }
+        for part in made
+    }
+
+
+def _window(parts: Parts) -> dict[str, Any]:
+    """Numbers of the windows of a stream."""
+    return {
+        **asdict(parts.model.encoder.stream_window),
+        "num_samples": feature_windows(parts).num_samples,
+        "hop": parts.model.front_end.hop,
+        "run_up": parts.model.front_end.run_up,
+    }

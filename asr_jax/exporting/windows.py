@@ -1,6 +1,9 @@
 """Streaming recognisers as functions of a window and a state, for programs that keep the state themselves."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -8,15 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from asr_jax.audio.features import FULL_SCALE
-from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
+from asr_jax.audio.streaming import FeatureWindows, SampleBuffer, SamplesOfWindow
 from asr_jax.core.batch import Encoded, Frames
 from asr_jax.core.pytrees import Tree, flatten
-from asr_jax.exporting.parts import Part, Parts, symbols
+from asr_jax.exporting.parts import Arrays, File, Part, Parts, symbols
 from asr_jax.heads.transducer import TransducerHead
 from asr_jax.models.base import Recogniser
 
 STATE, NEXT = "state_", "next_state_"
 """Prefixes of the names of inputs and outputs that are the state before and after a window."""
+FEWEST = 4
+"""Number of windows that files are tried with at least. A shorter recording is repeated."""
 
 
 def streaming_parts(parts: Parts) -> list[Part]:
@@ -42,17 +47,28 @@ def features(parts: Parts) -> Part:
     (rows,) = symbols("batch")
     lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
     audio = jax.ShapeDtypeStruct((rows, windows.num_samples), jnp.float32)
-    buffer = SampleBuffer(windows)
-    buffer.add(parts.recording)
-    buffer.end()
-    taken = [buffer.take() for _ in range(2) if buffer.is_ready]
-    example = {
+    inputs = {"audio": audio, "audio_lengths": lengths, "skipped": lengths}
+    example = _inputs(_windows_of(windows, parts.recording)[:2])
+    return Part("features", function, inputs, ("frames", "frames_lengths"), example)
+
+
+def _inputs(taken: Sequence[SamplesOfWindow]) -> Arrays:
+    """Returns the inputs of `features` for a window in each row."""
+    return {
         "audio": np.stack([each.samples for each in taken]).astype(np.float32) / np.float32(FULL_SCALE),
         "audio_lengths": np.asarray([each.length for each in taken], np.int32),
         "skipped": np.asarray([each.skipped for each in taken], np.int32),
     }
-    inputs = {"audio": audio, "audio_lengths": lengths, "skipped": lengths}
-    return Part("features", function, inputs, ("frames", "frames_lengths"), example)
+
+
+def _windows_of(windows: FeatureWindows, samples: np.ndarray) -> list[SamplesOfWindow]:
+    """Returns the samples of all windows of a recording."""
+    buffer, found = SampleBuffer(windows), list[SamplesOfWindow]()
+    buffer.add(samples)
+    buffer.end()
+    while buffer.is_ready:
+        found.append(buffer.take())
+    return found
 
 
 def feature_windows(parts: Parts) -> FeatureWindows:
@@ -75,17 +91,22 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
         after, outputs = streamed(parts, before, Frames(frames, frames_lengths))
         return outputs.values, outputs.lengths, *jax.tree.leaves(after)
 
+    def check(file: File) -> Any:
+        """Computes the windows of two streams, each from its first one to its last one."""
+        of_samples, windows = features(parts), feature_windows(parts)
+        ended = SamplesOfWindow(np.zeros(windows.num_samples, np.int16), 0, 0)
+        streams = [_windows_of(windows, each) for each in parts.recordings]
+        state = {name: np.asarray(leaf) for name, leaf in named(initial_state(parts, len(streams)), STATE).items()}
+        found: list[list[np.ndarray]] = [[] for _ in streams]
+        for taken in zip_longest(*streams, fillvalue=ended):
+            frames, frames_lengths = of_samples.computed(_inputs(taken))
+            values, lengths, *after = map(np.asarray, file(frames=frames, frames_lengths=frames_lengths, **state))
+            state = dict(zip(state, after, strict=True))
+            for outputs, row, length in zip(found, values, lengths, strict=True):
+                outputs.append(row[:length])
+        return parts.outputs(parts.recordings), joined(found)
+
     num_features = parts.model.front_end.num_features
-    # Two streams with the second window of the recording: one after the first window, the other at its beginning.
-    values, lengths = features(parts).computed()
-    before, first = initial_state(parts, 1), Frames(jnp.asarray(values[:1]), jnp.asarray(lengths[:1]))
-    after, _ = jax.jit(lambda state, frames: streamed(parts, state, frames))(before, first)
-    states = jax.tree.map(lambda *rows: np.concatenate(rows), after, before)
-    example = {
-        "frames": np.repeat(values[-1:], 2, axis=0),
-        "frames_lengths": np.repeat(lengths[-1:], 2),
-        **named(states, STATE),
-    }
     inputs = {
         "frames": jax.ShapeDtypeStruct((rows, window.size, num_features), jnp.float32),
         "frames_lengths": jax.ShapeDtypeStruct((rows,), jnp.int32),
@@ -94,7 +115,21 @@ def encoder(parts: Parts, name: str, output: str) -> Part:
             for name, leaf in named(shapes, STATE).items()
         },
     }
-    return Part(name, function, inputs, (output, f"{output}_lengths", *named(shapes, NEXT)), example)
+    return Part(name, function, inputs, (output, f"{output}_lengths", *named(shapes, NEXT)), check=check)
+
+
+def joined(outputs: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Returns the outputs `[B T V]` of streams, whose windows have outputs `[N V]`, and their numbers `[B]`."""
+    rows = [np.concatenate(each) for each in outputs]
+    most = max(map(len, rows))
+    return [np.stack([np.pad(each, ((0, most - len(each)), (0, 0))) for each in rows]), np.asarray([*map(len, rows)])]
+
+
+def long_enough(parts: Parts) -> Parts:
+    """Returns the parts with a recording of at least `FEWEST` windows."""
+    windows = feature_windows(parts)
+    num_samples = windows.num_samples + FEWEST * windows.shift * parts.model.front_end.hop
+    return replace(parts, recording=np.resize(parts.recording, max(num_samples, len(parts.recording))))
 
 
 def initial_state(parts: Parts, num_rows: int) -> Tree:

@@ -440,11 +440,18 @@ class Model:
         """Returns the same model with one context of attention.
 
         Raises:
-            UserError: If the encoder has no contexts.
+            UserError: If the encoder has no contexts, or not this one.
         """
         if not isinstance(self.encoder, StreamingEncoder):
             raise UserError(f"{type(self.encoder).__name__} has no contexts of attention: remove --chunk-frames")
-        return replace(self, encoder=self.encoder.with_context(context))
+        try:
+            return replace(self, encoder=self.encoder.with_context(context))
+        except ValueError as error:
+            fix = "choose another number, or remove the option for the model's own context"
+            if not getattr(self.encoder, "causal", True):
+                fix = "the model was trained without chunks, so remove --chunk-frames"
+            left = "" if context.left_frames is None else f" --left-frames {context.left_frames}"
+            raise UserError(f"--chunk-frames {context.chunk_frames}{left}: {error}; {fix}") from error
 
     def build(self, *, vocab_size: int, blank_id: int, precision: Precision) -> Recogniser:
         """Creates the module."""

@@ -242,15 +242,16 @@ class StreamingEncoder(EncoderSettings):
             for name, values in expected.items()
             if getattr(self, name) not in values
         ]
+        fix = "Train a model with these settings (docs/streaming.md)"
         chunk_frames, left_frames = self.contexts[0].chunk_frames, self.contexts[0].left_frames
+        if not wrong and chunk_frames is None:
+            fix = "Add --chunk-frames 16 --left-frames 128, if the model was trained with chunks (docs/streaming.md)"
+        elif not wrong and chunk_frames is not None:
+            fix = f"Add --left-frames, such as --left-frames {8 * chunk_frames} (docs/streaming.md)"
         wrong += ["encoder.contexts[0].chunk_frames is None, expected a number"] * (chunk_frames is None)
         wrong += ["encoder.contexts[0].left_frames is None, expected a number"] * (left_frames is None)
         if wrong or chunk_frames is None or left_frames is None:
-            raise UserError(
-                f"{type(self).__name__} cannot stream, because {'; '.join(wrong)} (docs/streaming.md). The model must "
-                "be trained with these settings; --chunk-frames 16 --left-frames 128 set the context of an imported "
-                "model"
-            )
+            raise UserError(f"{type(self).__name__} cannot stream, because {'; '.join(wrong)}. {fix}")
         return chunk_frames, left_frames
 
 

@@ -130,7 +130,7 @@ def test_emission_latency_against_known_times_and_alignments(run, recordings, tm
     assert abs(found["head"]["mean"]) < 2 * FRAME_S
     assert found["emission"]["mean"] == approx(found["tail"]["mean"] - FRAME_S / 2)
     printed = capsys.readouterr().out
-    assert f"{manifest}: emission latency {1000 * found['emission']['mean']:.0f} ms on average" in " ".join(
+    assert f"{manifest}: latency: emission {1000 * found['emission']['mean']:.0f} ms on average" in " ".join(
         printed.split()
     )
     main([run, "--data", str(manifest), "--out", str(tmp_path / "own.json")])

@@ -1,5 +1,6 @@
 """Files for other programs: ONNX by onnxruntime and StableHLO by JAX compute what the run computes."""
 
+import errno
 import json
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from asr_jax.core.batch import Batch
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.pytrees import flatten
 from asr_jax.exporting import onnx_files, targets
+from asr_jax.exporting.parts import Features, Part, Parts
 from asr_jax.exporting.targets import compare, export
 from asr_jax.inference.trained import Trained
 from asr_jax.pretrained.formats import load_weights
@@ -124,8 +126,6 @@ def test_stablehlo_runs_with_other_sizes(name: str, tmp_path: Path) -> None:
 def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:
     """The network of LSTM layers takes its states as inputs and gives those after the label."""
     trained, out = trained_of("lstm_transducer"), tmp_path / "out"
-    from asr_jax.exporting.parts import Parts
-
     parts = Parts(trained.model, trained.variables, "transducer", recordings(0.5)[0])
     decoder, _ = parts.networks()
     labels, length = jax.device_put((np.asarray([[2, 5, 1]], np.int32), np.asarray([3], np.int32)))
@@ -156,23 +156,69 @@ def test_weights_are_written_for_other_systems(tmp_path: Path) -> None:
 
 
 def test_a_file_with_other_outputs_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = targets.Part.computed
-    monkeypatch.setattr(targets.Part, "computed", lambda part: [computed(part)[0] + 0.02, *computed(part)[1:]])
-    with pytest.raises(RunError, match=r"model.onnx: .* largest difference 2.0e-02, expected at most 0.01"):
+    outputs = targets.Parts.outputs
+    monkeypatch.setattr(targets.Parts, "outputs", lambda *given: [outputs(*given)[0] + 0.02, outputs(*given)[1]])
+    with pytest.raises(RunError, match=r"model.onnx: .*log_probs .* largest difference 2.0e-02, expected at most 0.01"):
         list(export(trained_of("quartznet"), tmp_path / "out", to="onnx"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_computes_a_wrong_function_well_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are compared with the run, not with the functions that were exported."""
+    front_end = Features.of_samples
+
+    def backwards(parts: Parts) -> Features:
+        features = front_end(parts)
+
+        def frames(audio: Any, audio_lengths: Any) -> Any:
+            return features.frames(audio=audio[:, ::-1], audio_lengths=audio_lengths)
+
+        return replace(features, frames=frames)
+
+    monkeypatch.setattr(Features, "of_samples", backwards)
+    with pytest.raises(RunError, match=r"model.onnx: the output log_probs differs from the run's"):
+        list(export(trained_of("quartznet"), tmp_path / "out", to="onnx"))
+
+
+def test_the_first_output_is_printed_and_all_are_judged(tmp_path: Path) -> None:
+    values = {"decoder_out": np.zeros((2, 3)), "next_hidden": np.ones((2, 3))}
+    part = Part("decoder", lambda: tuple(values.values()), {}, tuple(values))
+    (path := tmp_path / "decoder.onnx").touch()
+    first, second = values.values()
+    line = targets._checked(path, part, lambda: [first, second + 5e-3])
+    assert line.endswith("largest difference 0.0e+00")
+    with pytest.raises(RunError, match=r"the output next_hidden differs from the run's: largest difference 2.0e-02"):
+        targets._checked(path, part, lambda: [first, second + 2e-2])
+
+
+def test_a_full_disk_is_an_error_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, _content: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(onnx_files, "write_whole", full)
+    with pytest.raises(RunError, match=r"^\S+/out cannot be written: No space left on device; nothing is kept$"):
+        list(export(trained_of("quartznet"), tmp_path / "out", to="onnx"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"/file/a/b: \S+/file is not a folder"):
+        list(export(trained_of("quartznet"), tmp_path / "file" / "a" / "b", to="onnx"))
 
 
 def test_differences_behind_the_lengths_do_not_count() -> None:
     first, lengths = np.zeros((2, 3, 4)), np.asarray([3, 1])
     other = first.copy()
     other[1, 1:] = 5
-    assert compare([first, lengths], [other, lengths]).difference == 0
+    assert compare([first, lengths], [other, lengths])[0].difference == 0
     other[1, 0, 2] = 1
-    assert compare([first, lengths], [other, lengths]).difference == 1
-    assert compare([first, lengths], [other, lengths]).same_best == 0.75
-    assert compare([first, lengths], [first, lengths + 1]).difference == np.inf
-    assert np.isnan(compare([first, lengths], [first + np.nan, lengths]).difference)
+    assert compare([first, lengths], [other, lengths])[0].difference == 1
+    assert compare([first, lengths], [other, lengths])[0].same_best == 0.75
+    assert compare([first, lengths], [first, lengths + 1])[0].difference == np.inf
+    assert np.isnan(compare([first, lengths], [first + np.nan, lengths])[0].difference)
 
 
 def test_differences_are_relative_to_the_spread_of_an_output() -> None:
@@ -180,9 +226,9 @@ def test_differences_are_relative_to_the_spread_of_an_output() -> None:
     first = np.asarray([[[1.0, 3.0], [5.0, 3.0], [0.0, -1e4]]])
     other = first + np.asarray([0.3, -0.3])
     spread = np.std([1, 3, 5, 3, 0])
-    assert compare([first], [other]).relative == approx(0.3 / spread, rel=1e-5)
-    assert compare([first, np.ones((1, 2))], [first, np.ones((1, 2))]).relative == 0
-    assert np.isnan(compare([first], [first + np.nan]).relative)
+    assert compare([first], [other])[0].relative == approx(0.3 / spread, rel=1e-5)
+    assert compare([first, np.ones((1, 2))], [first, np.ones((1, 2))])[0].relative == 0
+    assert np.isnan(compare([first], [first + np.nan])[0].relative)
 
 
 def test_front_ends_are_not_quantised(tmp_path: Path) -> None:
@@ -242,12 +288,14 @@ def test_recordings_that_show_nothing_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"to": "onxx"}, r"format 'onxx': expected one of onnx, sherpa-onnx, .*did you mean"),
+        ({"to": "onxx"}, r"'onxx': expected one of onnx, .* \(folders\), .*icefall, .* \(files\), .*did you mean"),
         ({"to": "safetensors"}, r"expected a name that ends in .safetensors"),
         ({"to": "stablehlo", "weights": ("int8",)}, r"--weights is given, which --to stablehlo does not use"),
         ({"to": "safetensors", "head": "ctc"}, r"--head is given, which --to safetensors does not use"),
         ({"to": "onnx", "like": Path("a.nemo")}, r"--like is given, which --to onnx does not use"),
         ({"to": "onnx", "weights": ("int4",)}, r"weights is \('int4',\): expected some of f32, f16, int8"),
+        ({"to": "onnx", "weights": "f32"}, r"weights is 'f32': expected a list, such as \['f32'\]"),
+        ({"to": "onnx", "recording": "/nonexistent.wav"}, r"--recording /nonexistent.wav: .*expected an audio file"),
         ({"to": "onnx", "weights": ()}, r"weights is \(\): expected some of f32, f16, int8"),
         ({"to": "onnx", "head": "ctx"}, r"--head ctx: expected one of ctc"),
         ({"to": "keras"}, r"QuartzNet has no weight names of the system keras"),

@@ -119,6 +119,13 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, Any]]]] = {
         ),
         X | integers("b, 3"),
     ),
+    "truth values": (
+        lambda x: (
+            jnp.maximum(x > 0, x > 1), jnp.minimum(x > 0, x < 1),
+            lax.reduce_max((x > 0), (1,)), lax.reduce_min((x > -1), (1,)),
+        ),
+        X,
+    ),
     "embedding": (lambda i: jnp.asarray(KERNEL)[i], integers("b, t")),
     "indices": (
         lambda x, i: (
@@ -127,6 +134,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, tuple[str, Any]]]] = {
             x.at[..., 2].add(3.0),
             x.at[..., 1].set(0.0),
             x.at[:, 1].set(5.0),
+            x.at[:, i * 100 - 50].set(4.0, mode="clip"),
         ),
         X | integers("2"),
     ),
@@ -169,6 +177,18 @@ def test_operations_without_counterpart_are_named() -> None:
         to_onnx(lambda x: lax.lgamma(x), given, outputs=["y"])
     with pytest.raises(UserError, match="a branch that depends on inputs"):
         to_onnx(lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), given, outputs=["y"])
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_scatters_out_of_bounds_are_refused(place: int) -> None:
+    """JAX drops these updates, and ONNX counts negative indices from the end."""
+    numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+
+    def function(x: Any) -> Any:
+        return lax.scatter(x, np.asarray([[place]]), np.ones(1, np.float32), numbers, mode="drop")
+
+    with pytest.raises(UserError, match="a scatter to indices that may be out of bounds"):
+        to_onnx(function, {"x": jax.ShapeDtypeStruct((3,), np.float32)}, outputs=["y"])
 
 
 def test_constants_are_computed_and_kept_once() -> None:

@@ -62,6 +62,13 @@ def texts_of_sherpa(folder: Path, kind: str, paths: list[Path], *, method: str =
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def opened(folder: Path, call: str) -> None:
+    """Opens files by the call that the export printed."""
+    command = [sys.executable, "-c", f"import sherpa_onnx; {call}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
 def written(tmp_path: Path, *seconds: float) -> list[Path]:
     paths = []
     for place, samples in enumerate(recordings(*seconds)):
@@ -98,7 +105,9 @@ def test_texts_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     paths = written(tmp_path, 1.3, 2.1, 3.0)
     trained = balanced(trained_of(name), read_audio(paths[0]))
     lines = list(export(trained, tmp_path / "out", to="sherpa-onnx", recording=str(paths[0])))
-    assert any(f"OfflineRecognizer.from_{KINDS[name]}(" in line for line in lines)
+    [call] = [line for line in lines if f"OfflineRecognizer.from_{KINDS[name]}(" in line]
+    opened(tmp_path / "out", call)
+    assert json.loads((tmp_path / "out" / "model.json").read_text())["fewest_samples"] == trained.model.fewest_inputs()
     # Each recording alone: sherpa-onnx sets its level for models of samples, and the file sets that of the first one.
     paths = paths[:1] if name == "quartznet" else paths
     expected = [Run(trained).transcribe(path).text for path in paths]
@@ -142,7 +151,8 @@ def test_texts_of_streams_are_those_of_the_run(name: str, kind: str, tmp_path: P
     paths = written(tmp_path, 2.1, 3.0)
     trained = balanced(untrained(STREAMING[name]), read_audio(paths[0]))
     lines = list(export(trained, tmp_path / "out", to="sherpa-onnx", streaming=True, recording=str(paths[0])))
-    assert any(f"OnlineRecognizer.from_{kind}(" in line for line in lines)
+    [call] = [line for line in lines if f"OnlineRecognizer.from_{kind}(" in line]
+    opened(tmp_path / "out", call)
     command = [sys.executable, "-c", STREAM, str(tmp_path / "out"), kind, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

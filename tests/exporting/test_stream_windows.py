@@ -9,18 +9,23 @@ import jax
 import numpy as np
 import onnxruntime
 import pytest
-from exporting.small_models import MODELS, STREAMING
+from exporting.small_models import LAYERS_OF_LSTM, MODELS, STREAMING
 from exporting.test_export_targets import CLOSE, log_probs, recordings
+from exporting.test_sherpa import opened
 from exporting.untrained import untrained
 from support import assert_within, relative
 
+from asr_jax.audio.features import KaldiFbank
+from asr_jax.audio.stages import NormaliseByDataSet, Stack
 from asr_jax.audio.streaming import FeatureWindows, SampleBuffer
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
+from asr_jax.exporting import sherpa_streaming, windows
 from asr_jax.exporting.targets import export
 from asr_jax.exporting.windows import packed, unpacked
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer import Paraformer
 from asr_jax.models.base import Model
+from asr_jax.models.lstm import LSTMEncoder
 from asr_jax.nn.decoders.parallel_decoder import TransformerDecoder
 
 NAMES = {"streaming_lstm": (), "streaming_conformer": pytest.mark.slow, "streaming_zipformer": pytest.mark.slow}
@@ -37,12 +42,12 @@ def test_windows_of_several_streams_are_those_of_the_whole(name: str, tmp_path: 
     )
     window = trained.model.encoder.stream_window
     assert (about["size"], about["shift"]) == (window.size, window.shift)
-    windows = FeatureWindows(trained.model.front_end, window.size, window.shift, window.before)
-    assert about["num_samples"] == windows.num_samples
+    feature_windows = FeatureWindows(trained.model.front_end, window.size, window.shift, window.before)
+    assert about["num_samples"] == feature_windows.num_samples
 
     audio = recordings(1.3, 0.8)
     expected = log_probs(trained, audio, "ctc")
-    buffers = [SampleBuffer(windows) for _ in audio]
+    buffers = [SampleBuffer(feature_windows) for _ in audio]
     for buffer, samples in zip(buffers, audio, strict=True):
         buffer.add(samples)
         buffer.end()
@@ -55,7 +60,7 @@ def test_windows_of_several_streams_are_those_of_the_whole(name: str, tmp_path: 
         ready = [buffer.is_ready and (row == 0 or step >= 2) for row, buffer in enumerate(buffers)]
         if not any(ready) and step > 2:
             break
-        given = np.zeros((2, windows.num_samples), np.float32)
+        given = np.zeros((2, feature_windows.num_samples), np.float32)
         lengths, skipped = np.zeros(2, np.int64), np.zeros(2, np.int64)
         for row in np.flatnonzero(ready):
             taken = buffers[row].take()
@@ -77,9 +82,9 @@ def test_samples_of_windows_as_the_page_tells() -> None:
     for name in ("streaming_lstm", "streaming_conformer"):
         model = STREAMING[name].build(vocab_size=10, blank_id=0, precision="f32")
         front_end, window = model.front_end, model.encoder.stream_window
-        windows = FeatureWindows(front_end, window.size, window.shift, window.before)
+        feature_windows = FeatureWindows(front_end, window.size, window.shift, window.before)
         [samples] = recordings(1.3)
-        buffer = SampleBuffer(windows)
+        buffer = SampleBuffer(feature_windows)
         buffer.add(samples)
         buffer.end()
         for n in range(100):
@@ -87,10 +92,61 @@ def test_samples_of_windows_as_the_page_tells() -> None:
                 break
             taken, frame = buffer.take(), n * window.shift - window.before
             skipped = min(frame, front_end.run_up)
-            audio = samples[(frame - skipped) * front_end.hop :][: windows.num_samples]
+            audio = samples[(frame - skipped) * front_end.hop :][: feature_windows.num_samples]
             assert (taken.skipped, taken.length) == (skipped, len(audio))
             np.testing.assert_array_equal(taken.samples[: len(audio)], audio)
         assert n > 3
+
+
+STATISTICS = NormaliseByDataSet((-6.0,) * 80, (4.0,) * 80)
+
+
+def stacked(stack: Stack) -> Model:
+    encoder = LSTMEncoder(dim=24, num_mels=80 * stack.num, **LAYERS_OF_LSTM)
+    return Model(encoder, augment=(), front_end=KaldiFbank(then=(STATISTICS, stack)))
+
+
+def test_overlapping_stacks_are_inside_of_the_file(tmp_path: Path) -> None:
+    """A window has as many outputs as the encoder's, and sherpa-onnx opens the file by the call that is printed."""
+    trained = untrained(stacked(Stack(7, 6)))
+    *_, call, _times = export(trained, tmp_path / "out", to="sherpa-onnx", streaming=True)
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    assert session.get_outputs()[0].shape[1] == trained.model.encoder.stream_window.outputs
+    opened(tmp_path / "out", call)
+
+
+@pytest.mark.slow
+def test_stacks_before_windows_that_begin_before_the_stream(tmp_path: Path) -> None:
+    front_end = KaldiFbank(then=(STATISTICS, Stack(2, 2), Stack(2, 1)))
+    encoder = replace(STREAMING["streaming_conformer"].encoder, num_mels=320)  # type: ignore[arg-type]
+    list(
+        export(
+            untrained(Model(encoder, augment=(), front_end=front_end)),
+            tmp_path / "out",
+            to="sherpa-onnx",
+            streaming=True,
+        )
+    )
+
+
+def test_stacks_with_copies_before_the_stream_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'has Stack\(ends="copies"\), .* expected ends="zeros"'):
+        list(export(untrained(stacked(Stack(7, 6, "copies"))), tmp_path / "out", to="sherpa-onnx", streaming=True))
+
+
+@pytest.mark.parametrize(("to", "module"), [("onnx", windows), ("sherpa-onnx", sherpa_streaming)])
+def test_files_that_lose_the_state_are_errors(
+    to: str, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = windows.streamed
+
+    def forgetful(parts: Any, state: Any, frames: Any) -> Any:
+        return computed(parts, jax.tree.map(jax.numpy.zeros_like, state), frames)
+
+    monkeypatch.setattr(module, "streamed", forgetful)
+    with pytest.raises(RunError, match=r"model.onnx: the output log_probs differs from the run's"):
+        list(export(untrained(STREAMING["streaming_lstm"]), tmp_path / "out", to=to, streaming=True))
+    assert not list(tmp_path.iterdir())
 
 
 def test_packed_states_are_unpacked() -> None:

@@ -63,13 +63,13 @@ def test_training_draws_a_context() -> None:
 @pytest.mark.parametrize(
     ("settings", "missing"),
     [
-        (replace(TINY, causal=False), "cannot stream, because encoder.causal is False, expected True "),
+        (replace(TINY, causal=False), r"cannot stream, because encoder.causal is False, expected True\. Train"),
         (TINY.with_context(Context()), r"encoder.contexts\[0\].chunk_frames is None, expected a number; .*left_frames"),
         (
             TINY.with_context(Context(2)),
-            r"encoder.contexts\[0\].left_frames is None, .*; --chunk-frames 16 --left-frames 128",
+            r"encoder.contexts\[0\].left_frames is None, .* Add --left-frames, such as --left-frames ",
         ),
-        (replace(TINY, positions="abs_pos"), "encoder.positions is abs_pos, expected rel_pos or none "),
+        (replace(TINY, positions="abs_pos"), "encoder.positions is abs_pos, expected rel_pos or none. Train"),
     ],
 )
 def test_models_that_cannot_stream(settings: Conformer, missing: str) -> None:

@@ -47,7 +47,7 @@ def test_arrays_of_the_state() -> None:
             {"contexts": (Context(4), Context(4, 8))},
             r"Zipformer cannot stream, because encoder.contexts\[0\].left_frames is None",
         ),
-        ({"mask_padding": False}, "because encoder.mask_padding is False, expected True "),
+        ({"mask_padding": False}, "because encoder.mask_padding is False, expected True. Train"),
         ({"output_downsampling": 3}, r"chunk_frames 4: expected a multiple of output_downsampling, 3"),
     ],
 )
