@@ -158,7 +158,7 @@ class ProgressView:
         self._first = self._first or data
         total, update = self._run.get("num_updates"), data["update"]
         epoch = _of(data["epoch"], math.ceil(self._run.get("num_epochs") or 0))
-        self._numbers = step_numbers(data, left_s=self._left_s(data), validated=self._validated)
+        self._numbers = step_numbers(data, left_s=left_s(self._first, data, total), validated=self._validated)
         done = _of(update, total)
         self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=update, done=done)
         self._start_live()
@@ -217,15 +217,6 @@ class ProgressView:
         updates = data.get("update", int(self._bar.tasks[0].completed))
         self._say(f"done{reason}: {counted(updates, 'update')} in {clock(data['elapsed_s'])}", style="bold")
 
-    def _left_s(self, data: Data) -> float | None:
-        """Returns the estimated seconds to the last update, at the mean rate of this job, including validations."""
-        total = self._run.get("num_updates")
-        assert self._first is not None
-        updates = data["update"] - self._first["update"]
-        if not total or updates <= 0:
-            return None
-        return (total - data["update"]) * (data["elapsed_s"] - self._first["elapsed_s"]) / updates
-
     def _start_live(self) -> None:
         if self._live is None and self.console.is_terminal:
             self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=REFRESH_HZ)
@@ -243,6 +234,20 @@ class ProgressView:
     def _say(self, text: str, *, style: str = "") -> None:
         for line in text.rstrip("\n").split("\n"):
             say(self.console, line, style=style)
+
+
+def left_s(first: Data, last: Data, total: int | None) -> float | None:
+    """Returns the estimated seconds to the last update, at the mean rate of a job, including validations.
+
+    Args:
+        first: Fields of the first train_step event of the job.
+        last: Fields of its last train_step event.
+        total: Number of updates of the run.
+    """
+    updates = last["update"] - first["update"]
+    if not total or updates <= 0:
+        return None
+    return float((total - last["update"]) * (last["elapsed_s"] - first["elapsed_s"]) / updates)
 
 
 def step_numbers(data: Data, *, left_s: float | int | None, validated: str | None) -> str:
