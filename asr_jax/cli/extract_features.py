@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
@@ -27,7 +28,7 @@ from asr_jax.config import load_experiment
 from asr_jax.core.devices import say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import OF_ALL_FILES, check_no_input
-from asr_jax.core.jobs import Job, finish
+from asr_jax.core.jobs import Job, finish, path_of
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import given_flags, parse
@@ -40,6 +41,7 @@ from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.extractors import of_codes, of_layer, with_windows
 from asr_jax.inference.importing import run_and_checkpoint
+from asr_jax.observe.events import EventLog, events_beside
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
 
@@ -109,10 +111,45 @@ def main(arguments: Sequence[str]) -> None:
     check_no_input("--output", options.output, inputs)
     extractor = _extractor(options)
     groups = _groups(inputs, options.output)
+    log: EventLog | None = None
+
+    def write(name: str, **data: Any) -> None:
+        nonlocal log
+        log = log or EventLog(events_beside(path_of(options.output, options.own_job)))
+        log.write(name, **data)
+
+    try:
+        rejected = _extract_all(extractor, groups, options.own_job, write)
+        write("extraction_complete", files=len(groups))
+    except BaseException as error:
+        if log:  # otherwise nothing is written
+            with suppress(OSError):  # if the disk is full, the first error is the one to report
+                write("run_failed", reason=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if log:
+            log.close()
+    if rejected and not options.own_job:
+        raise RunError(
+            f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
+        )
+
+
+def _extract_all(
+    extractor: Callable[..., Extracted],
+    groups: Sequence[tuple[Path, Sequence[str]]],
+    job: Job | None,
+    write: Callable[..., None],
+) -> int:
+    """Writes all files, and returns the number of rejected utterances.
+
+    Raises:
+        RunError: If files could not be written; the others are.
+    """
     rejected, failed = 0, list[Path]()
     for out, paths in groups:
         try:
-            rejected += _extract(extractor, out, paths, options.own_job)
+            rejected += _extract(functools.partial(extractor, write=write), out, paths, job)
         except KeyboardInterrupt:
             print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
             raise
@@ -123,10 +160,7 @@ def main(arguments: Sequence[str]) -> None:
             failed.append(out)
     if failed:
         raise RunError(f"{counted(len(failed), 'output')} of {len(groups)} could not be written; the reasons are above")
-    if rejected and not options.own_job:
-        raise RunError(
-            f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
-        )
+    return rejected
 
 
 def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], job: Job | None) -> int:

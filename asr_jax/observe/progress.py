@@ -63,7 +63,8 @@ class ProgressView:
         self._validated: str | None = None
         self._printed: int | None = None
         self._numbers = ""
-        self._tick_s, self._started_s, self._is_compiled = tick_s, time.monotonic(), threading.Event()
+        self._tick_s, self._started_s, self._compile_s = tick_s, time.monotonic(), 0.0
+        self._is_compiled = threading.Event()
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
             "resumed": self._resumed,
@@ -187,7 +188,7 @@ class ProgressView:
     def _compile_start(self, data: Data) -> None:
         trial = " (--data.batching.num-buckets 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
         self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
-        self._started_s = time.monotonic()
+        self._started_s, self._compile_s = time.monotonic(), data.get("elapsed_s", 0.0)
         if not self._live:  # a terminal has the elapsed time in its bar
             self._is_compiled = threading.Event()
             threading.Thread(target=self._tick, args=(self._is_compiled,), daemon=True).start()
@@ -209,7 +210,7 @@ class ProgressView:
         done = f"{data['number']} of {data['shapes']}"
         self._bar.update(self._task, description=f"compiled {done} batch shapes")
         if not self._live:
-            self._say(f"compiled {done} in {self._compile_clock()}")
+            self._say(f"compiled {done} in {clock(data.get('elapsed_s', 0.0) - self._compile_s)}")
 
     def _run_complete(self, data: Data) -> None:
         self.close()
