@@ -25,7 +25,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.jobs import JobOptions
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
-from asr_jax.core.devices import say_devices
+from asr_jax.core.devices import chosen_flags, say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import OF_ALL_FILES, check_no_input
 from asr_jax.core.jobs import Job, finish, path_of
@@ -44,6 +44,7 @@ from asr_jax.inference.importing import run_and_checkpoint
 from asr_jax.observe.events import EventLog, events_beside
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
+from asr_jax.watching.background import NO_SCREEN, has_screen, run_with_dashboard
 
 OF_JOB = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
 """Ending of the file of a job."""
@@ -89,6 +90,8 @@ class ExtractOptions(JobOptions, BatchOptions):
     """Number of processes that read audio; 0: threads."""
     force: bool = False
     """Overwrite an existing output, and repeat a finished job. Parts that an interrupted command left are kept."""
+    tui: bool = False
+    """Extract in a process of its own and show a dashboard, as asr_jax.watch; q closes it, and the work goes on."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -109,13 +112,20 @@ def main(arguments: Sequence[str]) -> None:
 
     inputs = [path for paths in options.input for path in paths]
     check_no_input("--output", options.output, inputs)
+    events = events_beside(path_of(options.output, options.own_job))
+    if options.tui and has_screen():
+        others = [argument for argument in arguments if argument != "--tui"]
+        command = [sys.executable, "-m", "asr_jax.extract_features", *chosen_flags(), *others]
+        sys.exit(run_with_dashboard(command, events, name=options.output.name))
+    if options.tui:
+        print(NO_SCREEN, file=sys.stderr)
     extractor = _extractor(options)
     groups = _groups(inputs, options.output)
     log: EventLog | None = None
 
     def write(name: str, **data: Any) -> None:
         nonlocal log
-        log = log or EventLog(events_beside(path_of(options.output, options.own_job)))
+        log = log or EventLog(events)
         log.write(name, **data)
 
     try:

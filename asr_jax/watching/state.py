@@ -11,8 +11,8 @@ from asr_jax.core.names import counted
 from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import Event
 from asr_jax.observe.health import count_rejected
-from asr_jax.observe.progress import clock, left_s, memory_line, validation_line
-from asr_jax.observe.tables import percent, quantity
+from asr_jax.observe.progress import clock, left_s
+from asr_jax.observe.tables import percent, quantity, validation_name
 from asr_jax.observe.timeline import best_of, lines_of, of_used_weights, series, timeline
 
 Data = dict[str, Any]
@@ -49,6 +49,8 @@ class Curve:
     title: str
     lines: Mapping[str, Line]
     """Lines by name, without empty ones."""
+    may_be_logarithmic: bool = False
+    """Whether the scale is logarithmic if the values span a large range."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,9 @@ def _last_samples(by_name: Mapping[str, Sequence[Event]]) -> Data:
         return {}
     last = max(found, key=lambda event: event["data"]["update"])
     data = last["data"]
-    of = validation_line(data) if last["event"] == "validation" else f"samples at update {data['update']:,}"
+    is_validation = last["event"] == "validation"
+    of = f"{validation_name(data) if is_validation else 'samples'} at update {data['update']:,}"
+    of += f": {deciding_text(data)}" if is_validation else ""
     texts = tuple(Sample(str(each.get("id", "")), each["reference"], each["hypothesis"]) for each in data["samples"])
     return {"title": of, "samples": texts}
 
@@ -199,9 +203,10 @@ def _figures(
         "gradient norm": _number(last.get("gradient_norm"), ".3g") if last else "",
         "throughput": f"{speed['audio_s_per_s']:,.1f} audio-s/s" if speed.get("audio_s_per_s") else "",
         "padding": percent(speed["padding_share"], digits=1) if speed.get("padding_share") is not None else "",
-        "waiting": f"{shares[0]} (host {shares[1]}, device {shares[2]})" if speed else "",
+        "waiting": shares[0] if speed else "",
+        "host, device": f"{shares[1]}, {shares[2]}" if speed else "",
         "memory": _memory(memory),
-        "compiled for": memory_line(compiled[-1]).rpartition("parameters: ")[2] if compiled else "",
+        "compiled for": _of(compiled[-1]["maximum_bytes"], compiled[-1]["limit_bytes"]) if compiled else "",
         "devices": str(run.get("on", "")),
         "last": deciding_text(of_validation[-1]["data"]) if of_validation else "",
         "best": f"{deciding_text(best['data'])} at {best['data']['update']:,}" if best else "",
@@ -216,9 +221,12 @@ def _figures(
 
 def _memory(memory: Data) -> str:
     host, device = memory.get("host_bytes"), memory.get("device_peak_bytes")
-    limit = f" of {quantity(memory['device_limit_bytes'], 'B')}" if memory.get("device_limit_bytes") else ""
-    parts = [f"device {quantity(device, 'B')}{limit}"] if device else []
+    parts = [f"device {_of(device, memory.get('device_limit_bytes'))}"] if device else []
     return ", ".join(parts + ([f"host {quantity(host, 'B')}"] if host else []))
+
+
+def _of(used_bytes: int, limit_bytes: int | None) -> str:
+    return quantity(used_bytes, "B") + (f" of {quantity(limit_bytes, 'B')}" if limit_bytes else "")
 
 
 def _curves(steps: Sequence[Event], validations: Sequence[Event]) -> tuple[Curve, ...]:
@@ -232,10 +240,10 @@ def _curves(steps: Sequence[Event], validations: Sequence[Event]) -> tuple[Curve
         for name, events in lines_of(of_used_weights(validations)).items()
     }
     return (
-        _curve("loss", losses),
+        _curve("loss", losses, logarithmic=True),
         _errors(steps, validations),
         _curve("learning rate", {"learning rate": series(steps, "learning_rate")}),
-        _curve("gradient norm", {"gradient norm": series(steps, "gradient_norm")}),
+        _curve("gradient norm", {"gradient norm": series(steps, "gradient_norm")}, logarithmic=True),
         _curve("audio-s/s", {"audio-s/s": series(steps, "throughput", "audio_s_per_s")}),
         _curve(
             "padding, waiting (%)",
@@ -253,7 +261,7 @@ def _errors(steps: Sequence[Event], validations: Sequence[Event]) -> Curve:
             for name, events in lines.items()
             for key in ("wer", "cer")
         }
-        return _curve("errors (%)", names)
+        return _curve("errors (%)", names, logarithmic=True)
     of = {"training": steps, "validation": of_used_weights(validations)}
     accuracies = {
         name: _percents(series(events, "metrics", metric))
@@ -264,8 +272,8 @@ def _errors(steps: Sequence[Event], validations: Sequence[Event]) -> Curve:
     return _curve("accuracy (%)", accuracies)
 
 
-def _curve(title: str, lines: Mapping[str, Line]) -> Curve:
-    return Curve(title, {name: line for name, line in lines.items() if len(line[0])})
+def _curve(title: str, lines: Mapping[str, Line], *, logarithmic: bool = False) -> Curve:
+    return Curve(title, {name: line for name, line in lines.items() if len(line[0])}, logarithmic)
 
 
 def _percents(line: Line) -> Line:
@@ -280,7 +288,7 @@ def _extraction(events: Sequence[Event]) -> Data:
     ends = [event["data"] for event in events[first:] if event["event"] == "extracted"]
     last: Data = steps[-1] if steps else {}
     total: int = start["utterances"]
-    done: int = last.get("done", start["done"])
+    done: int = (last or start)["done"]
     left = None
     if last.get("elapsed_s", 0.0) > start["elapsed_s"] and done > start["done"]:
         left = (total - done) * (last["elapsed_s"] - start["elapsed_s"]) / (done - start["done"])

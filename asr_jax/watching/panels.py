@@ -1,0 +1,90 @@
+"""Texts of the dashboard."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from asr_jax.observe.progress import clock
+from asr_jax.observe.transcripts import aligned_groups, printable
+from asr_jax.watching.state import Sample, State
+
+MARKED = {"S": "bold yellow", "D": "bold red", "I": "bold magenta", "": ""}
+"""Styles of words with errors. The line of marks below has the same without colours."""
+KEY = "S substitution, D deletion, I insertion"
+SYMBOLS = {"complete": ("✔", "bold green"), "stopped": ("■", "bold yellow"), "FAILED": ("✖", "bold red")}
+SILENT_S = 120.0
+"""Seconds without an event after which a run that has not ended is marked."""
+
+
+def head(state: State, *, problem: str, now_ms: float) -> Text:
+    """Returns two lines: what the run does, and how far it is.
+
+    Args:
+        problem: Reason why the events cannot be read.
+        now_ms: Unix time in milliseconds.
+    """
+    symbol, style = SYMBOLS.get(state.doing, ("●", "bold cyan"))
+    text = Text.assemble((printable(state.name), "bold"), "  ")
+    if state.doing:
+        text.append(f"{symbol} {state.doing}", style)
+    detail = f" {state.detail}" if state.doing == "compiling" else f": {state.detail}"
+    text.append(printable(detail) if state.detail else "")
+    silent_s = (now_ms - state.timestamp_ms) / 1000
+    if problem:
+        text.append(f"  the events cannot be read: {problem}", "bold yellow")
+    elif not state.doing:
+        text.append("no event yet", "dim")
+    elif not state.is_over and silent_s > SILENT_S:
+        text.append(f"  no event for {clock(silent_s)}", "bold yellow")
+    text.append(f"\n{state.place}")
+    if state.left:
+        text.append(f", remaining {state.left}")
+    return text
+
+
+def figures(named: Mapping[str, str]) -> Text:
+    """Returns a line for each figure."""
+    width = max(map(len, named), default=0)
+    lines = [Text.assemble((f"{name:<{width}}  ", "dim"), printable(value)) for name, value in named.items()]
+    return Text("\n").join(lines) if lines else Text("no figures yet", "dim")
+
+
+def samples(title: str, given: Sequence[Sample], *, width: int) -> Text:
+    """Returns the transcripts with their references; errors have a colour and a mark.
+
+    Args:
+        width: Width of a line in cells.
+    """
+    if not given:
+        return Text("no validation yet", "dim")
+    text = Text(f"{printable(title)}\n")
+    if any(sample.reference != sample.hypothesis for sample in given):
+        text.append(f"{KEY}\n", "dim")
+    for sample in given:
+        text.append(f"\n{printable(sample.id)}\n", "dim")
+        for pairs in aligned_groups(sample.reference, sample.hypothesis, width=width):
+            rows = [Text("ref ", "dim"), Text("hyp ", "dim"), Text("    ")]
+            for pair in pairs:
+                for row, cell in zip(rows, pair.cells(), strict=True):
+                    row.append(" ").append(cell, MARKED[pair.mark])
+            has_errors = any(pair.mark for pair in pairs)
+            text.append(Text("\n").join(rows if has_errors else rows[:2])).append("\n")
+    return text
+
+
+def notes(state: State, *, num_damaged: int) -> Text:
+    """Returns warnings and the numbers of rejected utterances.
+
+    Args:
+        num_damaged: Number of lines of the file that are not events.
+    """
+    lines = []
+    if num_damaged:
+        lines.append(Text(f"! {num_damaged} lines of the file are not events", "yellow"))
+    if state.rejected:
+        lines.append(Text(f"rejected utterances: {sum(state.rejected.values()):,}", "bold"))
+        lines += [Text(f"  {count:,} {printable(reason)}") for reason, count in state.rejected.items()]
+    if state.warnings:
+        lines.append(Text(f"warnings: {len(state.warnings):,}, the last one first", "bold"))
+        lines += [Text(f"! {printable(line)}", "yellow") for line in state.warnings]
+    return Text("\n").join(lines) if lines else Text("no warnings, no rejected utterances", "dim")
