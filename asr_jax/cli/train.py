@@ -2,30 +2,27 @@
 
 `--smoke` trains 20 updates on 50 utterances with one batch shape, validates and saves, in the folder RUN-smoke.
 `--dry-run` reports the data, compiles the programs, computes one batch of each shape and writes nothing. `--show
-schedule` prints the learning rate, and `--plot OUT.png` draws it as well. `--tui` shows a dashboard. Exit codes: 0, the run is complete or the
-job has completed its epochs; 1, the run failed after it had started; 2, the run could not start; 75, a signal of a
-scheduler or training.limits.max_hours ended the job, and the same command continues the run; 130, Ctrl-C.
+schedule` prints the learning rate, and `--plot OUT.png` draws it as well. `--tui` shows a dashboard of the run. Exit
+codes: 0, the run is complete or the job has completed its epochs; 1, the run failed after it had started; 2, the run
+could not start; 75, a signal of a scheduler or training.limits.max_hours ended the job, and the same command continues
+the run; 130, Ctrl-C.
 """
-
-from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import parse_with_experiment
+from asr_jax.config import Experiment
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
 from asr_jax.core.paths import quoted
 from asr_jax.core.settings import command_options
-
-if TYPE_CHECKING:
-    from asr_jax.config import Experiment
 
 
 @command_options

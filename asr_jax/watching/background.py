@@ -45,7 +45,13 @@ def show_dashboard(paths: Sequence[Path], names: Sequence[str], *, is_over: Call
     check_installed()
     from asr_jax.watching.dashboard import Dashboard  # imported late, since it is slow and other commands lack it
 
-    Dashboard(paths, names, is_over=is_over).run()
+    log = os.dup(2)  # Textual draws on descriptor 2, which commands redirect to a file (core/native.py)
+    os.dup2(sys.stderr.fileno(), 2)
+    try:
+        Dashboard(paths, names, is_over=is_over).run()
+    finally:
+        os.dup2(log, 2)
+        os.close(log)
 
 
 def check_installed() -> None:
@@ -99,7 +105,7 @@ def run_with_dashboard(command: Sequence[str], events: Path, *, name: str) -> in
             folder = events.parent if events.name == EVENTS else events
             print(
                 f"the dashboard is closed and the command goes on (process {process.pid}); Ctrl-C stops it. "
-                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again; the last lines of {output.path}:",
+                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again; its output, which goes to {output.place}:",
                 flush=True,
             )
         output.print_last()
@@ -120,19 +126,20 @@ class _Output:
 
     def __init__(self, events: Path) -> None:
         self._events = events
-        self._place = events.with_name(events.name.removesuffix(EVENTS) + CONSOLE)
-        self.path = self._place
-        if not events.parent.is_dir():
-            above = next(folder for folder in Path(os.path.abspath(events)).parents[1:] if folder.is_dir())
+        self.place = events.with_name(events.name.removesuffix(EVENTS) + CONSOLE)
+        self.path = self.place
+        is_run = events.name == EVENTS
+        if not (events.exists() if is_run else events.parent.is_dir()):  # the command refuses folders with other files
+            above = next(folder for folder in Path(os.path.abspath(events)).parents[is_run:] if folder.is_dir())
             self.path = above / f".{events.parent.name}.{os.getpid()}.{CONSOLE}"
         self._position = self.path.stat().st_size if self.path.exists() else 0
 
     def settle(self) -> None:
         """Moves the file into the folder, if the command has made it."""
-        if self.path != self._place and self._events.exists():
+        if self.path != self.place and self._events.exists():
             with suppress(OSError):  # otherwise it stays where it is
-                self.path.replace(self._place)
-                self.path = self._place
+                self.path.replace(self.place)
+                self.path = self.place
 
     def print_last(self) -> None:
         """Prints the last lines of the output so far."""
@@ -146,7 +153,7 @@ class _Output:
 
     def close(self) -> None:
         """Removes the file if the command has not made its folder: it could not start, and its output is printed."""
-        if self.path != self._place:
+        if self.path != self.place:
             self.path.unlink(missing_ok=True)
 
     def _read(self) -> bytes:

@@ -116,7 +116,7 @@ class RunView(Vertical):
 class RunsScreen(Screen[None]):
     """Screen whose footer names the key that selects a panel to scroll."""
 
-    BINDINGS = [Binding("tab", "app.focus_next", "Scroll a panel")]  # noqa: RUF012
+    BINDINGS = [Binding("tab", "app.focus_next", "Scroll")]  # noqa: RUF012
 
 
 class Dashboard(App[None]):

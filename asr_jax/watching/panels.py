@@ -8,7 +8,7 @@ from asr_jax.observe.progress import clock
 from asr_jax.observe.transcripts import aligned_groups, printable
 from asr_jax.watching.state import Sample, State
 
-MARKED = {"S": "bold yellow", "D": "bold red", "I": "bold magenta", "": ""}
+MARKED = {"S": "bold #e0b040", "D": "bold #ff6a6a", "I": "bold #5cb8ff", "": ""}
 """Styles of words with errors. The line of marks below has the same without colours."""
 KEY = "S substitution, D deletion, I insertion"
 SYMBOLS = {"complete": ("✔", "bold green"), "stopped": ("■", "bold yellow"), "FAILED": ("✖", "bold red")}
@@ -31,7 +31,7 @@ def head(state: State, *, problem: str, now_ms: float) -> Text:
     text.append(printable(detail) if state.detail else "")
     silent_s = (now_ms - state.timestamp_ms) / 1000
     if problem:
-        text.append(f"  the events cannot be read: {problem}", "bold yellow")
+        text.append(f"  events: {problem}", "bold yellow")
     elif not state.doing:
         text.append("no event yet", "dim")
     elif not state.is_over and silent_s > SILENT_S:
