@@ -46,19 +46,19 @@ class Chart(PlotWidget, can_focus=False):
             return
         is_log = curve.may_be_logarithmic and 0 < WIDE_RANGE * values.min() < values.max()
         self.set_y_formatter(_Powers() if is_log else _Numbers())
-        names = []
-        # The first line is drawn last, above the others.
-        for colour, (name, (x, y)) in reversed(list(zip(COLOURS, lines.items(), strict=False))):
+        last = max(float(x.max()) for x, _ in lines.values()) or 1.0
+        # Where lines meet, the one with the fewest points is above the others, and then the first one.
+        drawn = reversed(list(zip(COLOURS, lines.items(), strict=False)))
+        for colour, (_, (x, y)) in sorted(drawn, key=lambda each: -len(each[1][1][0])):
             shown = np.log10(y) if is_log else y
-            if len(x) == 1:
-                self.scatter(x, shown, marker="●", marker_style=colour)
-            else:
-                self.plot(x, shown, line_style=colour, hires_mode=HiResMode.BRAILLE)
-            names.append((f"━ {name} ", colour))
-        self.border_subtitle = Content.assemble(*reversed(names)) if len(lines) > 1 else ""
+            if len(x) == 1:  # a short line, since a single dot can hardly be seen
+                x, shown = x[0] + np.array([-0.02, 0.02]) * last, np.repeat(shown, 2)
+            self.plot(x, shown, line_style=colour, hires_mode=HiResMode.BRAILLE)
+        names = [(f"━ {name} ", colour) for colour, name in zip(COLOURS, lines, strict=False)]
+        self.border_subtitle = Content.assemble(*names) if len(lines) > 1 else ""
         low, high = (np.log10(values.min()), np.log10(values.max())) if is_log else (values.min(), values.max())
         margin = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
-        self.set_xlimits(0, 1.1 * max(float(x.max()) for x, _ in lines.values()) or 1.0)
+        self.set_xlimits(0, 1.1 * last)
         self.set_ylimits(float(low - margin), float(high + margin))
 
 
@@ -87,7 +87,7 @@ class _Numbers(NumericAxisFormatter):
     """Numbers that fit beside the axis."""
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
-        return [f"{tick:.3g}" for tick in ticks]
+        return [f"{tick:,.0f}" if abs(tick) >= 1000 else f"{tick:.3g}" for tick in ticks]
 
 
 class _Powers(NumericAxisFormatter):

@@ -109,6 +109,7 @@ class RunView(Vertical):
         self.tick()
         shown, width = self.state, self._panels["samples"].scrollable_content_region.width
         self._panels["figures"].text.update(panels.figures(shown.figures))
+        self._panels["samples"].border_subtitle = panels.KEY if shown.samples else ""
         self._panels["samples"].text.update(panels.samples(shown.samples_title, shown.samples, width=max(width, 20)))
         self._panels["notes"].text.update(panels.notes(shown, num_damaged=self.tail.num_damaged))
 
@@ -136,8 +137,8 @@ class Dashboard(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (40, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding("q", "quit", "Quit (runs go on)"),
-        Binding("c", "next_chart", "Next curve"),
-        Binding("p", "next_panel", "Next panel"),
+        Binding("c", "next_chart", "Curve"),
+        Binding("p", "next_panel", "Panel"),
         Binding("n", "next_run", "Next run"),
         Binding("enter", "one_run", "One run"),
         Binding("escape", "all_runs", "All runs"),
@@ -160,7 +161,7 @@ class Dashboard(App[None]):
     .panels { height: 1fr; }
     .panel {
         display: none; width: 1fr; height: 1fr; border: round $panel-lighten-2; border-title-color: $text;
-        scrollbar-size-vertical: 1;
+        border-subtitle-color: $text-muted; scrollbar-size-vertical: 1;
     }
     .panel:focus { border: round $accent; }
     .panel.chosen, .single .figures, .-wide .single .panel, .-tall .several .panel { display: block; }

@@ -76,7 +76,7 @@ class State:
     total: float = 0.0
     """Updates or utterances of the whole. 0: unknown."""
     place: str = ""
-    """The same as text, such as `epoch 2/4, update 300/1,000`."""
+    """The same as text, such as `update 300/1,000`."""
     left: str = ""
     """Estimated time to the end as h:mm:ss. Empty: unknown, or over."""
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class State:
     curves: tuple[Curve, ...] = ()
     samples_title: str = ""
     samples: tuple[Sample, ...] = ()
-    """Transcripts of the last validation."""
+    """Transcripts of the last validation. An extraction has only a title, with its last utterance."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Number of rejected utterances by reason."""
     warnings: tuple[str, ...] = ()
@@ -153,15 +153,13 @@ def _training(events: Sequence[Event]) -> Data:
     run: Data = events[starts[-1]]["data"] if starts else {}
     of_job = [event["data"] for event in events[starts[-1] if starts else 0 :] if event["event"] == "train_step"]
     last: Data = steps[-1]["data"] if steps else {}
-    place = [("epoch", last.get("epoch"), math.ceil(run.get("num_epochs") or 0))] if "epoch" in last else []
-    place.append(("update", last.get("update", 0), run.get("num_updates")))
     left = left_s(of_job[0], of_job[-1], run.get("num_updates")) if of_job else None
     samples: Data = _last_samples(by_name)
     return {
         **({"name": run["run"]} if run.get("run") else {}),
         "done": float(last.get("update", 0)),
         "total": float(run.get("num_updates") or 0),
-        "place": ", ".join(f"{name} {done:,}" + (f"/{total:,}" if total else "") for name, done, total in place),
+        "place": f"update {last.get('update', 0):,}" + (f"/{run['num_updates']:,}" if run.get("num_updates") else ""),
         "left": "" if left is None else clock(left),
         "figures": _figures(events, run, last, by_name, num_jobs=len(starts)),
         "curves": _curves(steps, validations),
@@ -180,7 +178,7 @@ def _last_samples(by_name: Mapping[str, Sequence[Event]]) -> Data:
     last = max(found, key=lambda event: event["data"]["update"])
     data = last["data"]
     is_validation = last["event"] == "validation"
-    of = f"{validation_name(data) if is_validation else 'samples'} at update {data['update']:,}"
+    of = f"{validation_name(data) if is_validation else 'samples'} at {data['update']:,}"
     of += f": {deciding_text(data)}" if is_validation else ""
     texts = tuple(Sample(str(each.get("id", "")), each["reference"], each["hypothesis"]) for each in data["samples"])
     return {"title": of, "samples": texts}
@@ -194,10 +192,12 @@ def _figures(
     compiled = [
         event["data"]["memory"] for event in events if event["event"] == "compile" and "memory" in event["data"]
     ]
+    epochs = math.ceil(run.get("num_epochs") or 0)
     best = best_of(by_name.get("validation", []))
     saved = by_name.get("checkpoint_saved", [])
     of_validation = of_used_weights(by_name.get("validation", []))
     found = {
+        "epoch": f"{last['epoch']:,}" + (f" of {epochs:,}" if epochs else "") if "epoch" in last else "",
         "loss": _number(last.get("losses", {}).get("total"), ".4g") if last else "",
         "learning rate": _number(last.get("learning_rate"), ".3g") if last else "",
         "gradient norm": _number(last.get("gradient_norm"), ".3g") if last else "",
@@ -293,20 +293,20 @@ def _extraction(events: Sequence[Event]) -> Data:
     if last.get("elapsed_s", 0.0) > start["elapsed_s"] and done > start["done"]:
         left = (total - done) * (last["elapsed_s"] - start["elapsed_s"]) / (done - start["done"])
     figures = {
-        "output": str(start["output"]),
-        "decoded": f"{done:,} of {counted(total, 'utterance')}",
-        "skipped (too long)": f"{start['skipped_long']:,}",
-        "long, in windows": f"{last.get('long', 0):,}",
+        "decoded": f"{done:,} of {total:,}",
+        "skipped, long": f"{start['skipped_long']:,}",
+        "in windows": f"{last.get('long', 0):,}",
         "rejected": f"{(ends[-1] if ends else last).get('rejected', 0):,}",
         "shard": str(last.get("shard", "")),
         "speed": f"{last['audio_s_per_s']:,.1f} audio-s/s" if last else "",
-        "utterances": f"{last['utterances_per_s']:,.1f} per second" if last else "",
+        "rate": f"{last['utterances_per_s']:,.1f} utterances/s" if last else "",
         "workers": f"{start['workers']} {start['kind']}" + (f", {last['reading']:.2g} reading" if last else ""),
         "devices": str(start.get("on", "")),
         "elapsed": clock(events[-1]["data"].get("elapsed_s", 0.0)),
+        "output": str(start["output"]),
     }
-    if text := last.get("last"):
-        figures |= {"last sample": f"{text['id']} ({text['duration_s']:.1f} s)", "text": text["text"] or ""}
+    utterance: Data = last.get("last", {})
+    title = f"{utterance['id']} ({utterance['duration_s']:.1f} s)\n{utterance['text'] or ''}" if utterance else ""
     counts = np.array([step["done"] for step in steps], np.float64)
 
     def line(name: str) -> Line:
@@ -323,6 +323,7 @@ def _extraction(events: Sequence[Event]) -> Data:
             _curve("audio-s/s", {"audio-s/s": line("audio_s_per_s")}),
             _curve("workers that read", {"reading": line("reading")}),
         ),
+        "samples_title": title,
         "rejected": {"longer than --reject-above": start["skipped_long"]} if start["skipped_long"] else {},
     }
 

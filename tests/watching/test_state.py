@@ -28,16 +28,17 @@ def test_no_events():
 
 def test_a_running_job():
     state = state_of(training())
-    assert (state.name, state.doing, state.place) == ("zipformer_medium", "training", "epoch 3/4, update 1,200/2,000")
+    assert (state.name, state.doing, state.place) == ("zipformer_medium", "training", "update 1,200/2,000")
     assert not state.is_over
     assert state.left == clock(800 * 0.3)
     assert state.figures["throughput"].endswith("audio-s/s")
     assert state.figures["memory"] == "device 41 GB of 80 GB, host 6.2 GB"
     assert state.figures["devices"] == "2 × NVIDIA H100 (gpu:0, gpu:1)"
     assert state.figures["waiting"] == "2 %"
+    assert state.figures["epoch"] == "3 of 4"
     assert state.rejected == {"too long (41.2, needs 35)": 3, "empty text": 2}
     assert state.warnings == ("update 950: the loss of update 950 is 2.1 times the mean of the last 100 updates",)
-    assert state.samples_title == "validation (ema) at update 1,200: WER 8.12 %"
+    assert state.samples_title == "validation (ema) at 1,200: WER 8.12 %"
     assert [sample.id for sample in state.samples] == ["1272-0003", "1272-0017", "1272-0040"]
     assert list(curve(state, "loss").lines) == ["training", "validation (ema)"]
     assert list(curve(state, "errors (%)").lines) == ["WER (ema)", "CER (ema)"]
@@ -74,7 +75,7 @@ def test_a_resumed_job_repeats_updates():
     updates, losses = curve(state, "loss").lines["training"]
     assert updates.tolist() == [*range(50, 401, 50), 450]
     assert losses[-1] == 9.0
-    assert state.place == "epoch 1/4, update 450/2,000"
+    assert state.place == "update 450/2,000"
     assert state.left == ""  # one line has no rate
     assert state.figures["elapsed"] == f"{clock(260)} in 2 jobs"
     more = state_of([*first, *again, step(500, 280.0)])
@@ -109,9 +110,9 @@ def test_an_extraction():
     assert (state.name, state.doing, state.place) == ("features", "extracting", "utterance 8,000/12,000")
     assert (state.done, state.total) == (8000, 12_000)
     assert state.left == clock(4000 * 40 / 6000)
-    assert state.figures["skipped (too long)"] == "17"
+    assert state.figures["skipped, long"] == "17"
     assert state.figures["workers"].startswith("8 processes, ")
-    assert state.figures["last sample"] == "utterance-0040 (4.2 s)"
+    assert state.samples_title == "utterance-0040 (4.2 s)\nthe quick brown fox"
     assert state.figures["shard"]
     ends = [event("extracted", 50, output="f", utterances=12_000, rejected=3, skipped_long=17)]
     assert state_of([*extraction(), *ends]).doing == "extracting"
