@@ -12,6 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+# Makes standard input the terminal whose keys send signals, and calls Python again.
+WITH_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
 ROOT = Path(__file__).parents[1]
 
 
@@ -23,7 +28,7 @@ class InTerminal:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", WITH_TERMINAL, *arguments],
             stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, start_new_session=True,
             env=inherited | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | environment,
         )  # fmt: skip
