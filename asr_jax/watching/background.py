@@ -105,8 +105,8 @@ def run_with_dashboard(command: Sequence[str], events: Path, *, name: str) -> in
             folder = events.parent if events.name == EVENTS else events
             print(
                 f"the dashboard is closed and the command goes on (process {process.pid}); Ctrl-C stops it. "
-                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again. The last lines of its output, which "
-                f"goes to {output.place}:",
+                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again. Its output, "
+                f"from {output.place}:",
                 flush=True,
             )
         output.print_last()
