@@ -37,7 +37,7 @@ def show_dashboard(paths: Sequence[Path], names: Sequence[str], *, is_over: Call
 
     Args:
         paths: Files of events, which need not exist yet.
-        names: Names of the runs.
+        names: Titles of the runs, which are shown until their events have one.
 
     Raises:
         UserError: If a package is missing.
@@ -69,7 +69,7 @@ def run_with_dashboard(command: Sequence[str], events: Path, *, name: str) -> in
 
     Args:
         events: File of the command's events. Its folder may not exist before the command makes it.
-        name: Name of the run.
+        name: Title of the run, which is shown until its events have one.
 
     Raises:
         UserError: If a package is missing. Nothing is started.
@@ -105,8 +105,8 @@ def run_with_dashboard(command: Sequence[str], events: Path, *, name: str) -> in
             folder = events.parent if events.name == EVENTS else events
             print(
                 f"the dashboard is closed and the command goes on (process {process.pid}); Ctrl-C stops it. "
-                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again. Its output, "
-                f"from {output.place}:",
+                f"python -m asr_jax.watch {quoted(folder)} shows the dashboard again. The end of its output, "
+                f"{output.place}:",
                 flush=True,
             )
         output.print_last()

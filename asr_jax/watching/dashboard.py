@@ -125,7 +125,7 @@ class Dashboard(App[None]):
 
     Args:
         paths: Files of events, which need not exist yet.
-        names: Names of the runs.
+        names: Titles of the runs, which are shown until their events have one.
         is_over: Function that returns whether the dashboard ends by itself, since its run has ended.
         now_ms: Function that returns the Unix time in milliseconds.
     """

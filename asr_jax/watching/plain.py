@@ -31,7 +31,7 @@ def print_events(
 
     Args:
         paths: Files of events, which need not exist yet.
-        names: Names of the runs.
+        names: Beginnings of the lines, if there are several runs.
         stream: Stream to print to. Default: standard output.
         wait: Called between two looks at the files.
     """

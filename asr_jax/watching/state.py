@@ -48,7 +48,7 @@ class Curve:
 
     title: str
     lines: Mapping[str, Line]
-    """Lines by name, without empty ones."""
+    """Lines with their names, without empty ones."""
     may_be_logarithmic: bool = False
     """Whether the scale is logarithmic if the values span a large range."""
 
@@ -64,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class State:
-    """What is shown of a run, or of an extraction."""
+    """Everything that is shown of a run, or of an extraction."""
 
     name: str = ""
     doing: str = ""
@@ -80,7 +80,7 @@ class State:
     left: str = ""
     """Estimated time to the end as h:mm:ss. Empty: unknown, or over."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """Numbers with their units, by name."""
+    """Numbers with their units; the keys are their names."""
     curves: tuple[Curve, ...] = ()
     samples_title: str = ""
     samples: tuple[Sample, ...] = ()

@@ -9,10 +9,11 @@ import pytest
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import extract_features, train, watch
 from asr_jax.core.errors import UserError
+from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.observe.events import read_events
 from asr_jax.watching import background
 from tests.pseudo_terminal import InTerminal
-from tests.watching.recorded_runs import extraction, finished, start, write
+from tests.watching.recorded_runs import extraction, finished, write
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_extraction_has_events(tmp_path, sets, capsys):
     assert (done["rejected"], done["skipped_long"]) == (0, 2)
     watch.main([str(tmp_path / "f.parquet")])
     assert f"{tmp_path / 'f.parquet'}: 10 utterances, 2 skipped as too long" in capsys.readouterr().out
-    write(tmp_path / "other.jsonl", [start("not a manifest")])
+    assert len(read_utterances([tmp_path])) == 10  # events are no manifest
     extract_features.main([*arguments, "--force", "--max-samples", "2"])
     assert sum(event["event"] == "extraction_start" for event in read_events(path)) == 2
 
