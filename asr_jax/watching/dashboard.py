@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.progress_bar import ProgressBar
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Grid, Horizontal, HorizontalScroll, Vertical, VerticalScroll
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Footer, ProgressBar, Static
+from textual.widgets import Footer, Static
 
 from asr_jax.watching import panels
 from asr_jax.watching.chart import Chart
@@ -44,7 +45,7 @@ class RunView(Vertical):
         """Number of the first chart that a small terminal shows."""
         self._panel = "samples"
         """Panel that a small terminal shows, for a single run beside the figures."""
-        self._head, self._bar = Static(classes="head", markup=False), ProgressBar(show_eta=False)
+        self._head, self._bar = Static(classes="head", markup=False), Static(classes="bar")
         self._charts = [Chart(classes="chart") for _ in range(NUM_CHARTS)]
         self._panels = {
             "figures": Panel("figures", "figures"),
@@ -78,7 +79,8 @@ class RunView(Vertical):
         curves = self.state.curves
         for number, chart in enumerate(self._charts):
             chart.draw(curves[number] if number < len(curves) else None)
-        self._bar.update(total=self.state.total or None, progress=self.state.done)
+        # Textual's own bar has animations, with which pictures differ.
+        self._bar.update(ProgressBar(self.state.total or 1, self.state.done, complete_style=panels.BLUE))
         self._choose()
         self._write()
 
@@ -150,8 +152,7 @@ class Dashboard(App[None]):
     .several .run { border-left: wide $panel; }
     .several .run.current { border-left: wide $accent; }
     .head { height: 2; text-wrap: nowrap; text-overflow: ellipsis; }
-    ProgressBar { height: 1; width: 1fr; }
-    Bar { width: 1fr; }
+    .bar { height: 1; }
     .charts { grid-size: 2; grid-gutter: 0 1; height: 11; }
     .chart { display: none; border: round $panel-lighten-2; border-title-color: $text; }
     .chart > .plot--axis { color: $panel-lighten-3; }

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asr_jax.observe.progress import clock
+from asr_jax.observe.tables import percent
 from asr_jax.observe.transcripts import aligned_groups, printable
 from asr_jax.watching.state import Sample, State
 
@@ -38,10 +39,9 @@ def head(state: State, *, problem: str, now_ms: float) -> Text:
         text.append("no event yet", "dim")
     elif not state.is_over and silent_s > SILENT_S:
         text.append(f"  no event for {clock(silent_s)}", f"bold {YELLOW}")
-    text.append(f"\n{state.place}")
-    if state.left:
-        text.append(f", remaining {state.left}")
-    return text
+    left = f", remaining {state.left}" if state.left else ""
+    share = f", {percent(state.done / state.total, digits=0)}" if state.total else ""
+    return text.append(f"\n{state.place}{left}{share}")
 
 
 def figures(named: Mapping[str, str]) -> Table | Text:
