@@ -78,8 +78,8 @@ def test_free_memory_is_returned_where_it_exceeds_the_limit(slack: int, is_retur
         "del blocks[:-1]\n"
         "allocator.keep_memory()\n"
         f"until = time.monotonic() + {30 if is_returned else 0.3}\n"
-        "while allocator._resident() > 320_000_000 and time.monotonic() < until: time.sleep(0.01)\n"
-        "print(allocator._resident())"
+        "while allocator.resident_bytes() > 320_000_000 and time.monotonic() < until: time.sleep(0.01)\n"
+        "print(allocator.resident_bytes())"
     )
     assert (printed(code, JAX_PLATFORMS="cpu") <= 320_000_000) == is_returned
 

@@ -11,7 +11,7 @@ LAYERS = [
     {"heads", "data", "optim"},
     {"models"},
     {"checkpoints", "pretrained", "transcripts", "observe"},
-    {"alignment", "reporting"},
+    {"alignment", "reporting", "watching"},
     {"config"},
     {"inference"},
     {"training", "exporting"},

@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": "Computes error rates of runs on manifests",
     "transcribe": "Transcribes audio files, folders, lists and manifests; writes JSON, SRT, VTT, CTM and TextGrid",
     "align": "Aligns texts with audio, or segments long audio by its text",
+    "watch": "Shows runs in the terminal while they go on, or later: curves, figures, transcripts, warnings",
     "compare": "Compares the predictions of two runs, with a significance test",
     "report": "Writes a report of runs and predictions that a browser opens: error rates, recordings, curves",
     "observe.health": "Prints how a run went: its end, warnings, rejected utterances, time, best checkpoint",

@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
@@ -24,10 +25,10 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.jobs import JobOptions
 from asr_jax.cli.recognition_options import RecognitionOptions, load
 from asr_jax.config import load_experiment
-from asr_jax.core.devices import say_devices
+from asr_jax.core.devices import chosen_flags, say_devices
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import OF_ALL_FILES, check_no_input
-from asr_jax.core.jobs import Job, finish
+from asr_jax.core.jobs import Job, finish, path_of
 from asr_jax.core.meshes import data_mesh
 from asr_jax.core.names import counted
 from asr_jax.core.options import given_flags, parse
@@ -40,8 +41,10 @@ from asr_jax.data.manifests.inputs import resolve
 from asr_jax.inference.batches import BatchOptions
 from asr_jax.inference.extractors import of_codes, of_layer, with_windows
 from asr_jax.inference.importing import run_and_checkpoint
+from asr_jax.observe.events import EventLog, events_beside
 from asr_jax.text.normalise import CHOICES
 from asr_jax.text.tokenizers import TokenizerSettings, given_tokenizer
+from asr_jax.watching.background import NO_SCREEN, has_screen, run_with_dashboard
 
 OF_JOB = re.compile(r"-\d{5,}-of-\d{5,}\.parquet$")
 """Ending of the file of a job."""
@@ -87,6 +90,8 @@ class ExtractOptions(JobOptions, BatchOptions):
     """Number of processes that read audio; 0: threads."""
     force: bool = False
     """Overwrite an existing output, and repeat a finished job. Parts that an interrupted command left are kept."""
+    tui: bool = False
+    """Extract in a process of its own and show a dashboard, as asr_jax.watch; q closes it, and the work goes on."""
     allow_pipes: bool = False
     """Run commands in the place of files, as `ffmpeg -i a.m4a -f wav - |` in Kaldi's wav.scp."""
 
@@ -107,12 +112,54 @@ def main(arguments: Sequence[str]) -> None:
 
     inputs = [path for paths in options.input for path in paths]
     check_no_input("--output", options.output, inputs)
+    events = events_beside(path_of(options.output, options.own_job))
+    if options.tui and has_screen():
+        others = [argument for argument in arguments if argument != "--tui"]
+        command = [sys.executable, "-m", "asr_jax.extract_features", *chosen_flags(), *others]
+        sys.exit(run_with_dashboard(command, events, name=options.output.name))
+    if options.tui:
+        print(NO_SCREEN, file=sys.stderr)
     extractor = _extractor(options)
     groups = _groups(inputs, options.output)
+    log: EventLog | None = None
+
+    def write(name: str, **data: Any) -> None:
+        nonlocal log
+        log = log or EventLog(events)
+        log.write(name, **data)
+
+    try:
+        rejected = _extract_all(extractor, groups, options.own_job, write)
+        write("extraction_complete", files=len(groups))
+    except BaseException as error:
+        if log:  # otherwise nothing is written
+            with suppress(OSError):  # if the disk is full, the first error is the one to report
+                write("run_failed", reason=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if log:
+            log.close()
+    if rejected and not options.own_job:
+        raise RunError(
+            f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
+        )
+
+
+def _extract_all(
+    extractor: Callable[..., Extracted],
+    groups: Sequence[tuple[Path, Sequence[str]]],
+    job: Job | None,
+    write: Callable[..., None],
+) -> int:
+    """Writes all files, and returns the number of rejected utterances.
+
+    Raises:
+        RunError: If files could not be written; the others are.
+    """
     rejected, failed = 0, list[Path]()
     for out, paths in groups:
         try:
-            rejected += _extract(extractor, out, paths, options.own_job)
+            rejected += _extract(functools.partial(extractor, write=write), out, paths, job)
         except KeyboardInterrupt:
             print("finished parts are kept: the same command continues with the rest", file=sys.stderr)
             raise
@@ -123,10 +170,7 @@ def main(arguments: Sequence[str]) -> None:
             failed.append(out)
     if failed:
         raise RunError(f"{counted(len(failed), 'output')} of {len(groups)} could not be written; the reasons are above")
-    if rejected and not options.own_job:
-        raise RunError(
-            f"rejected: {counted(rejected, 'utterance')}; see *.rejected.jsonl beside the output for the reasons"
-        )
+    return rejected
 
 
 def _extract(extractor: Callable[..., Extracted], out: Path, paths: Sequence[str], job: Job | None) -> int:

@@ -85,18 +85,18 @@ def _limit() -> None:
     peak, outside = 0, 0  # peak of allocated bytes; bytes that the process has from other allocators
     try:
         while available() > SHORT:
-            resident, allocated = _resident(), _allocated()
+            resident, allocated = resident_bytes(), _allocated()
             peak, outside = max(peak, allocated), min(outside, max(0, resident - allocated))
             if resident > outside + GROWTH * peak + SLACK:
                 _library().malloc_trim(0)
-                outside = max(0, _resident() - _allocated())
+                outside = max(0, resident_bytes() - _allocated())
             time.sleep(INTERVAL)
     finally:
         _set(RETURNED)
         _library().malloc_trim(0)
 
 
-def _resident() -> int:
+def resident_bytes() -> int:
     """Returns the bytes of the process's memory without mapped files."""
     _, resident, shared, *_ = read_text(RESIDENT).split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -3,13 +3,13 @@
 import functools
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.extend.backend import clear_backends
 
-from asr_jax.core.allocator import keep_memory
+from asr_jax.core.allocator import keep_memory, resident_bytes
 from asr_jax.core.environment import NUM_CORES, THREADS_PER_DEVICE, num_threads
 from asr_jax.core.errors import UserError
 
@@ -82,6 +82,36 @@ def choose(kind: Kind | None, numbers: Sequence[int]) -> None:
     if numbers:
         for setting in VISIBLE:
             jax.config.update(setting, ",".join(map(str, numbers)))
+
+
+def chosen_flags() -> list[str]:
+    """Returns the flags of the choice, for another process that is to use the same devices."""
+    kind, numbers = _chosen.get("is", ("", ()))
+    of_numbers = ["--devices", ",".join(map(str, numbers))] if numbers else []
+    return (["--device", kind] if kind else []) + of_numbers
+
+
+def memory_in_use() -> dict[str, int]:
+    """Returns the memory of this process and of its fullest device in bytes.
+
+    Returns:
+        `host_bytes`: Resident memory of the process, without mapped files; Linux only. `device_bytes`,
+        `device_peak_bytes` and `device_limit_bytes`: Memory in use, its largest value so far, and the limit, of the
+        device with the largest peak. CPUs do not report them.
+    """
+    found: dict[str, int] = {}
+    with suppress(OSError, ValueError):
+        found["host_bytes"] = resident_bytes()
+    names = {
+        "device_bytes": "bytes_in_use",
+        "device_peak_bytes": "peak_bytes_in_use",
+        "device_limit_bytes": "bytes_limit",
+    }
+    stats = max(
+        (each.memory_stats() or {} for each in local_devices()),
+        key=lambda each: each.get(names["device_peak_bytes"], 0),
+    )
+    return found | {name: int(stats[known]) for name, known in names.items() if known in stats}
 
 
 def chosen_numbers() -> list[int] | None:

@@ -3,6 +3,8 @@
 EXPERIMENT, CHECKPOINTS, TOKENIZER = "experiment.json", "checkpoints", "tokenizer"
 PLAN, EVENTS, TENSORBOARD = "plan.json", "events.jsonl", "tensorboard"
 REJECTED, VOIDED, CURVES, LOCK = "rejected.jsonl", "voided.jsonl", "curves.png", "lock"
+CONSOLE = "console.log"
+"""Output of the jobs that were started with --tui."""
 NATIVE = "native.log"
 """Lines of native libraries, if there are any."""
 SMOKE = "smoke"

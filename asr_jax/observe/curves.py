@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,10 +19,9 @@ from tyro.conf import Positional, arg
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse, run_report
 from asr_jax.core.settings import command_options
-from asr_jax.metrics.measure import MEAN, by_set, deciding_text
+from asr_jax.metrics.measure import deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
-from asr_jax.observe.tables import validation_name
-from asr_jax.observe.timeline import best_of, of_used_weights, timeline
+from asr_jax.observe.timeline import best_of, lines_of, of_used_weights, series, timeline
 
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 COLOURS = ("#2a6fbb", "#d1603d", "#3a8f5c", "#8458a8", "#b08a1e", "#5b7683")
@@ -82,13 +81,13 @@ def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:
 
 
 def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
-    updates, losses = _series(steps, "losses", "total")
+    updates, losses = series(steps, "losses", "total")
     if not _begin(axes, "Loss", updates, "train_step"):
         return
     values = np.zeros(0)
-    lines = _lines(of_used_weights(validations))
+    lines = lines_of(of_used_weights(validations))
     for index, (name, events) in enumerate(lines.items(), start=1):
-        validated, of_line = _series(events, "loss")
+        validated, of_line = series(events, "loss")
         if len(of_line):
             label = f"validation {name}" if len(lines) > 1 else "validation"
             colour = COLOURS[index % len(COLOURS)]
@@ -103,10 +102,10 @@ def _draw_loss(axes: Axes, steps: Sequence[Event], validations: Sequence[Event])
 
 
 def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
-    percents, lines = np.zeros(0), _lines(validations)
+    percents, lines = np.zeros(0), lines_of(validations)
     for index, (name, events) in enumerate(lines.items()):
         for key, line in (("wer", "-"), ("cer", ":")):
-            updates, shares = _series(events, key)
+            updates, shares = series(events, key)
             label = f"{key.upper()} {name}" if len(lines) > 1 else key.upper()
             colour = COLOURS[index % len(COLOURS)]
             axes.plot(updates, 100 * shares, label=label, color=colour, ls=line, lw=2, marker="o", ms=3.5)
@@ -117,30 +116,13 @@ def _draw_errors(axes: Axes, validations: Sequence[Event]) -> None:
         axes.legend(frameon=False, loc="upper right", fontsize=9)
 
 
-def _lines(validations: Sequence[Event]) -> dict[str, list[Event]]:
-    """Returns the figures of each line by its name.
-
-    The lines are live and averaged parameters. With several validation sets, they are the sets and all of them
-    together, of the parameters that evaluation uses, and the mean of the sets if it chooses the best checkpoint.
-    """
-    has_sets = any("sets" in event["data"] for event in validations)
-    lines: dict[str, list[Event]] = {}
-    for event in of_used_weights(validations) if has_sets else validations:
-        data = event["data"]
-        for name, figures in by_set(data).items():
-            if name != MEAN or data["best_of"] == MEAN:
-                part: Event = {**event, "data": {**figures, "update": data["update"]}}
-                lines.setdefault(name if has_sets else validation_name(data), []).append(part)
-    return lines
-
-
 def _draw_accuracy(axes: Axes, steps: Sequence[Event], validations: Sequence[Event]) -> None:
     """Draws the accuracy of pre-training: the fraction of frames whose true target is the most similar one."""
     percents = np.zeros(0)
     for index, (name, events) in enumerate((("training", steps), ("validation", of_used_weights(validations)))):
         metrics = {metric for event in events for metric in event["data"].get("metrics", {})}
         for metric in sorted(metric for metric in metrics if metric.endswith("/accuracy")):
-            updates, shares = _series(events, "metrics", metric)
+            updates, shares = series(events, "metrics", metric)
             marker = "o" if name == "validation" else _marker(updates)
             axes.plot(updates, 100 * shares, label=name, color=COLOURS[index], lw=2, marker=marker, ms=3.5)
             percents = np.append(percents, 100 * shares)
@@ -163,7 +145,7 @@ def _set_log_scale(axes: Axes, values: np.ndarray) -> None:
 
 
 def _draw_learning_rate(axes: Axes, steps: Sequence[Event]) -> None:
-    updates, rates = _series(steps, "learning_rate")
+    updates, rates = series(steps, "learning_rate")
     if _begin(axes, "Learning rate", updates, "train_step"):
         axes.plot(updates, rates, color=COLOURS[2], linewidth=2, marker=_marker(updates), label="learning rate")
         axes.set_ylim(bottom=0)
@@ -171,10 +153,10 @@ def _draw_learning_rate(axes: Axes, steps: Sequence[Event]) -> None:
 
 
 def _draw_speed(axes: Axes, steps: Sequence[Event]) -> None:
-    updates, speeds = _series(steps, "throughput", "audio_s_per_s")
+    updates, speeds = series(steps, "throughput", "audio_s_per_s")
     if not _begin(axes, "Throughput (audio-s/s) and padding (%)", updates, "train_step"):
         return
-    padded, shares = _series(steps, "throughput", "padding_share")
+    padded, shares = series(steps, "throughput", "padding_share")
     marker = _marker(updates)
     (left,) = axes.plot(updates, speeds, color=COLOURS[3], linewidth=1.4, marker=marker, label="audio-s/s")
     other = axes.twinx()
@@ -203,19 +185,6 @@ def _begin(axes: Axes, title: str, points: np.ndarray, event: str) -> bool:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     return True
-
-
-def _series(events: Sequence[Event], *path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns updates and values of the field at `path`, of events in which it exists and is finite."""
-    points = []
-    for event in events:
-        value: Any = event["data"]
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is not None:
-            points.append((event["data"]["update"], value))
-    pairs = np.array(points, np.float64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
 
 
 def _marker(points: np.ndarray) -> str:

@@ -5,6 +5,7 @@ The progress bar, TensorBoard, curves and reports only use these events. They ca
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,9 +42,9 @@ EVENTS: dict[str, str] = {
     "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "
     "the quantiser's temperature in the last update), learning_rate, "
     "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
-    "throughput {metrics/throughput.py: rates}; with several processes: processes {loading_s, waiting_s, number}, the "
-    "seconds of reading batches (of all threads) and of waiting for them since the last train_step, each {min, mean, "
-    "max, process (the one with max)}",
+    "throughput {metrics/throughput.py: rates}, memory {core/devices.py: memory_in_use}; with several processes: "
+    "processes {loading_s, waiting_s, number}, the seconds of reading batches (of all threads) and of waiting for them "
+    "since the last train_step, each {min, mean, max, process (the one with max)}",
     "validation_start": "a validation starts: update, weights, utterances",
     "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
     "digest), measure (wer, cer or loss, which chooses the best checkpoint), wer, cer, ter, substitutions, deletions, "
@@ -61,9 +62,22 @@ EVENTS: dict[str, str] = {
     "job_stopped": "the job ends before the run is complete: update, reason",
     "run_failed": "the job failed or was interrupted: reason",
     "run_complete": "the run is complete: update, reason, and the fields of the summary",
+    "extraction_start": "the extraction of features to a file starts: output, utterances, done (by an earlier job), "
+    "skipped_long (above --reject-above), workers, kind (threads or processes), on (its devices)",
+    "extraction": "progress of an extraction: output, done (utterances with features), utterances (of the output), "
+    "long (computed in windows) and rejected (in the current shard) since the start, shard, last {id, text, "
+    "duration_s}, and since the last event: utterances_per_s, audio_s_per_s, reading (mean number of reading workers)",
+    "extracted": "a file of features is complete: output, utterances, rejected, skipped_long",
+    "extraction_complete": "all files of an extraction are complete: files (their number)",
 }
 """Names of all events, with the meaning and the fields of each, except `elapsed_s`. Fields may be added but are not
 renamed."""
+
+
+def events_beside(output: Path) -> Path:
+    """Returns the file for the events of a command, beside the file or folder that the command writes."""
+    path = Path(os.path.abspath(output))  # `.` has no name
+    return path.with_name(f"{path.name.removesuffix(path.suffix)}.{FILE_NAME}")
 
 
 class Event(TypedDict):

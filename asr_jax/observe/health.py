@@ -128,9 +128,15 @@ def _voided(steps: Sequence[Event], voided: Sequence[Event], events: Sequence[Ev
     return f"updates that changed nothing: {number}{where}; programs compiled after the first update: {late}"
 
 
-def _rejected(events: Sequence[Event], folder: Path) -> str:
+def count_rejected(events: Sequence[Event]) -> tuple[Counter[str], int, str]:
+    """Counts rejected utterances, once each over the jobs of a run.
+
+    Returns:
+        The number for each reason, the number of utterances that are used with remarks on their audio, and the name of
+        the file that lists all of them.
+    """
     reasons: Counter[str] = Counter()
-    path, num_differing = folder / REJECTED, 0
+    path, num_differing = REJECTED, 0
     for place, event in enumerate(events):
         if event["event"] == "run_start":
             after = next((e["event"] for e in events[place + 1 :] if e["event"] in ("resumed", "train_step")), "")
@@ -139,14 +145,19 @@ def _rejected(events: Sequence[Event], folder: Path) -> str:
                 num_differing = 0
         if event["event"] == "rejected":
             reasons.update(event["data"].get("reasons", {}))
-            path = folder / Path(event["data"].get("path", REJECTED)).name
+            path = Path(event["data"].get("path", REJECTED)).name
         if event["event"] == "differing":
             num_differing += event["data"]["count"]
+    return reasons, num_differing, path
+
+
+def _rejected(events: Sequence[Event], folder: Path) -> str:
+    reasons, num_differing, path = count_rejected(events)
     more = f"; utterances used with remarks on their audio: {num_differing}" if num_differing else ""
     if not reasons:
         return f"rejected utterances: none{more}"
     parts = ", ".join(f"{num} {reason}" for reason, num in reasons.most_common(5))
-    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {path}{more}"
+    return f"rejected utterances: {sum(reasons.values())}: {parts}; all in {folder / path}{more}"
 
 
 def _size(folder: Path) -> str:

@@ -63,7 +63,8 @@ class ProgressView:
         self._validated: str | None = None
         self._printed: int | None = None
         self._numbers = ""
-        self._tick_s, self._started_s, self._is_compiled = tick_s, time.monotonic(), threading.Event()
+        self._tick_s, self._started_s, self._compile_s = tick_s, time.monotonic(), 0.0
+        self._is_compiled = threading.Event()
         self._views: dict[str, Callable[[Data], None]] = {
             "run_start": self._run_start,
             "resumed": self._resumed,
@@ -158,7 +159,7 @@ class ProgressView:
         self._first = self._first or data
         total, update = self._run.get("num_updates"), data["update"]
         epoch = _of(data["epoch"], math.ceil(self._run.get("num_epochs") or 0))
-        self._numbers = step_numbers(data, left_s=self._left_s(data), validated=self._validated)
+        self._numbers = step_numbers(data, left_s=left_s(self._first, data, total), validated=self._validated)
         done = _of(update, total)
         self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=update, done=done)
         self._start_live()
@@ -187,7 +188,7 @@ class ProgressView:
     def _compile_start(self, data: Data) -> None:
         trial = " (--data.batching.num-buckets 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
         self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
-        self._started_s = time.monotonic()
+        self._started_s, self._compile_s = time.monotonic(), data.get("elapsed_s", 0.0)
         if not self._live:  # a terminal has the elapsed time in its bar
             self._is_compiled = threading.Event()
             threading.Thread(target=self._tick, args=(self._is_compiled,), daemon=True).start()
@@ -209,22 +210,13 @@ class ProgressView:
         done = f"{data['number']} of {data['shapes']}"
         self._bar.update(self._task, description=f"compiled {done} batch shapes")
         if not self._live:
-            self._say(f"compiled {done} in {self._compile_clock()}")
+            self._say(f"compiled {done} in {clock(data.get('elapsed_s', 0.0) - self._compile_s)}")
 
     def _run_complete(self, data: Data) -> None:
         self.close()
         reason = f" ({data['reason']})" if data.get("reason") else ""
         updates = data.get("update", int(self._bar.tasks[0].completed))
         self._say(f"done{reason}: {counted(updates, 'update')} in {clock(data['elapsed_s'])}", style="bold")
-
-    def _left_s(self, data: Data) -> float | None:
-        """Returns the estimated seconds to the last update, at the mean rate of this job, including validations."""
-        total = self._run.get("num_updates")
-        assert self._first is not None
-        updates = data["update"] - self._first["update"]
-        if not total or updates <= 0:
-            return None
-        return (total - data["update"]) * (data["elapsed_s"] - self._first["elapsed_s"]) / updates
 
     def _start_live(self) -> None:
         if self._live is None and self.console.is_terminal:
@@ -243,6 +235,20 @@ class ProgressView:
     def _say(self, text: str, *, style: str = "") -> None:
         for line in text.rstrip("\n").split("\n"):
             say(self.console, line, style=style)
+
+
+def left_s(first: Data, last: Data, total: int | None) -> float | None:
+    """Returns the estimated seconds to the last update, at the mean rate of a job, including validations.
+
+    Args:
+        first: Fields of the first train_step event of the job.
+        last: Fields of its last train_step event.
+        total: Number of updates of the run.
+    """
+    updates = last["update"] - first["update"]
+    if not total or updates <= 0:
+        return None
+    return float((total - last["update"]) * (last["elapsed_s"] - first["elapsed_s"]) / updates)
 
 
 def step_numbers(data: Data, *, left_s: float | int | None, validated: str | None) -> str:

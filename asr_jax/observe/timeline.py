@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from asr_jax.metrics.measure import ALL, deciding, measure_of
+import numpy as np
+
+from asr_jax.metrics.measure import ALL, MEAN, by_set, deciding, measure_of
 from asr_jax.observe.events import Event
+from asr_jax.observe.tables import validation_name
 
 
 def timeline(events: Iterable[Event]) -> dict[str, list[Event]]:
@@ -44,6 +47,36 @@ def best_of(validations: Sequence[Event]) -> Event | None:
     used = of_used_weights(validations)
     alike = [event for event in used if _compared_by(event) == _compared_by(used[-1])]
     return min(reversed(alike), key=_value) if alike else None
+
+
+def series(events: Sequence[Event], *path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns updates and values of the field at `path`, of events in which it exists and is finite."""
+    points = []
+    for event in events:
+        value: Any = event["data"]
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            points.append((event["data"]["update"], value))
+    pairs = np.array(points, np.float64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def lines_of(validations: Sequence[Event]) -> dict[str, list[Event]]:
+    """Returns the figures of each line of validations in a picture, by its name.
+
+    The lines are live and averaged parameters. With several validation sets, they are the sets and all of them
+    together, of the parameters that evaluation uses, and the mean of the sets if it chooses the best checkpoint.
+    """
+    has_sets = any("sets" in event["data"] for event in validations)
+    lines: dict[str, list[Event]] = {}
+    for event in of_used_weights(validations) if has_sets else validations:
+        data = event["data"]
+        for name, figures in by_set(data).items():
+            if name != MEAN or data["best_of"] == MEAN:
+                part: Event = {**event, "data": {**figures, "update": data["update"]}}
+                lines.setdefault(name if has_sets else validation_name(data), []).append(part)
+    return lines
 
 
 def _value(event: Event) -> Any:

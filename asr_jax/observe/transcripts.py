@@ -1,6 +1,6 @@
 """Alignment of a reference and its hypothesis, word by word, with marked errors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -22,6 +22,17 @@ class Pair:
     """A word; empty for a deletion."""
     mark: str
     """`S` for a substitution, `D` for a deletion, `I` for an insertion, empty for equal words."""
+
+    @property
+    def size(self) -> int:
+        """Width of the column in terminal cells."""
+        return max(cell_len(self.reference), cell_len(self.hypothesis), 1)
+
+    def cells(self) -> tuple[str, str, str]:
+        """Returns reference, hypothesis and mark in the width of the column; `*` replaces a missing word."""
+        words = (self.reference or "*" * self.size, self.hypothesis or "*" * self.size, self.mark)
+        first, second, third = (word + " " * (self.size - cell_len(word)) for word in words)
+        return first, second, third
 
 
 def printable(text: str) -> str:
@@ -54,16 +65,22 @@ def aligned_lines(reference: str, hypothesis: str, *, width: int = 100) -> list[
         width: Maximum width of a line in terminal cells. A longer word has a line of its own.
     """
     lines: list[str] = []
-    rows = ["ref ", "hyp ", "    "]
+    for pairs in aligned_groups(reference, hypothesis, width=width):
+        rows = zip(("ref ", "hyp ", "    "), *(pair.cells() for pair in pairs), strict=True)
+        lines += [line.rstrip() for row in rows if (line := " ".join(row)).strip()]
+    return lines
+
+
+def aligned_groups(reference: str, hypothesis: str, *, width: int) -> Iterator[list[Pair]]:
+    """Yields the columns of an alignment in groups of at most `width` cells, with five cells before the first column.
+
+    Two empty texts give one empty group.
+    """
+    group, used = list[Pair](), 4
     for pair in align(reference, hypothesis):
-        size = max(cell_len(pair.reference), cell_len(pair.hypothesis), 1)
-        if cell_len(rows[0]) > 4 and cell_len(rows[0]) + 1 + size > width:
-            lines += _finished(rows)
-            rows = ["ref ", "hyp ", "    "]
-        words = (pair.reference or "*" * size, pair.hypothesis or "*" * size, pair.mark)
-        rows = [row + " " + word + " " * (size - cell_len(word)) for row, word in zip(rows, words, strict=True)]
-    return lines + _finished(rows)
-
-
-def _finished(rows: list[str]) -> list[str]:
-    return [row.rstrip() for row in rows if row.strip()]
+        if group and used + 1 + pair.size > width:
+            yield group
+            group, used = [], 4
+        group.append(pair)
+        used += 1 + pair.size
+    yield group

@@ -269,6 +269,7 @@ class Reporter:
             voided=update - int(reports[-1].updates),
             gradient_norm=float(np.mean([report.gradient_norm for report in applied])) if applied else math.nan,
             throughput=self.throughput.rates(),
+            memory=devices.memory_in_use(),
             **scaling,
             **self._of_processes(),
         )

@@ -131,7 +131,9 @@ def test_an_interrupted_call_goes_on_with_its_parts(folder, tmp_path, monkeypatc
     assert len(written) == 3
     whole, again = (pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "f"))
     assert again.equals(whole)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.parquet", "whole.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "f.events.jsonl", "f.parquet", "whole.events.jsonl", "whole.parquet",
+    ]  # fmt: skip
     monkeypatch.setattr(pyarrow.parquet, "write_table", lambda *_, **__: pytest.fail("extracted again"))
     extract(folder, tmp_path / "f.parquet")
     with pytest.raises(UserError, match="other inputs or settings"):

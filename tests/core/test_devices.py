@@ -41,8 +41,24 @@ def test_the_chosen_devices_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert devices.devices.__wrapped__() == tuple(jax.devices()[number] for number in (1, 3))
         assert jax.numpy.zeros(1).devices() == {jax.devices()[1]}
+        assert devices.chosen_flags() == ["--device", "cpu", "--devices", "1,3"]
     finally:
         jax.config.update("jax_default_device", None)
+
+
+class Accelerator:
+    def __init__(self, used: int, peak: int) -> None:
+        self._stats = {"bytes_in_use": used, "peak_bytes_in_use": peak, "bytes_limit": 80, "num_allocs": 3}
+
+    def memory_stats(self) -> dict[str, int]:
+        return self._stats
+
+
+def test_the_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "local_devices", lambda: [Accelerator(9, 20), Accelerator(5, 30)])
+    monkeypatch.setattr(devices, "resident_bytes", lambda: 7)
+    expected = {"host_bytes": 7, "device_bytes": 5, "device_peak_bytes": 30, "device_limit_bytes": 80}
+    assert devices.memory_in_use() == expected
 
 
 def test_more_virtual_devices_than_threads_can_serve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

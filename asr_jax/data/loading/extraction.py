@@ -20,6 +20,7 @@ from jaxtyping import Bool, Int16, Int32, Shaped
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.audio.io import AudioError
+from asr_jax.core import devices
 from asr_jax.core.batch import Frames
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import held, temporary_path, write_whole
@@ -32,6 +33,7 @@ from asr_jax.data.batching.buckets import Buckets
 from asr_jax.data.batching.filters import LONGEST_S, Filters, Rejections
 from asr_jax.data.batching.index import Index, build_index, scale_of
 from asr_jax.data.batching.limits import BatchLimits, shapes_of, with_labels
+from asr_jax.data.loading.extraction_report import ExtractionReport
 from asr_jax.data.loading.source import BatchSource, LoadedBatch, open_batches
 from asr_jax.data.manifests.durations import UtteranceBlocks
 from asr_jax.data.manifests.locations import UNPACKED, Location
@@ -43,6 +45,8 @@ from asr_jax.text.tokenizers import Tokenizer
 
 PART_RECORDS = 1000
 """Utterances per part."""
+THREADS = 2
+"""Number of threads that read audio, in this process or in each worker process."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def extract(
     allow_pipes: bool = False,
     job: Job | None = None,
     force: bool = False,
+    write: Callable[..., None] = lambda *_, **__: None,
 ) -> Extracted:
     """Writes the frames of all utterances of some inputs, or of a job of them, to one file.
 
@@ -124,6 +129,7 @@ def extract(
         allow_pipes: Whether commands in the place of files are run.
         job: Job of the utterances; `out` is the file of this job. The first one has the utterances that are
             rejected without opening their audio. None: all.
+        write: Function that writes an event, as `EventLog.write`.
 
     Raises:
         UserError: If no utterance is left, if the existing file has other features, or if another process writes it.
@@ -136,12 +142,12 @@ def extract(
     own = range(len(index))[job.rows(len(index)) if job else slice(None)]
     of_index = rejections.entries if job is None or job.number == 0 else []
     rejected_path, parts = out.with_suffix(".rejected.jsonl"), temporary_path(out, f".{out.stem}-{digest}.parts")
-    if not force and _is_done(out, digest):
+    if was_done := not force and _is_done(out, digest):
         print(f"{out} already exists")
     else:
         parts.mkdir(parents=True, exist_ok=True)
         with held(parts / "lock", f"{out} is being written"):
-            names, rejected = _extract_parts(parts, index, own, is_long, extractor, workers, out)
+            names, rejected = _extract_parts(parts, index, own, is_long, extractor, workers, out, write, of_index)
             rejected = of_index + rejected
             write_whole(rejected_path, "".join(json_line(each.to_json()) for each in rejected))
             join_parquet([parts / name for name in names], out, extractor.schema().with_metadata({"asr_jax": digest}))
@@ -162,7 +168,10 @@ def extract(
             f"{out}: {num_filtered} utterances are longer than --reject-above {reject_above_s:g}; they are listed in "
             f"{rejected_path}"
         )
-    return Extracted(of_all, len(own) + len(of_index), len(entries) - num_filtered - num_differing)
+    num_rejected = len(entries) - num_filtered - num_differing
+    if not was_done:
+        write("extracted", output=out, utterances=len(own), rejected=num_rejected, skipped_long=num_filtered)
+    return Extracted(of_all, len(own) + len(of_index), num_rejected)
 
 
 def _index(
@@ -234,6 +243,8 @@ def _extract_parts(
     extractor: Extractor,
     workers: int,
     out: Path,
+    write: Callable[..., None],
+    of_index: Sequence[Rejected],
 ) -> tuple[list[str], list[Rejected]]:
     """Writes missing parts of the own rows, in the shapes of all rows. Long rows are computed in windows."""
     shapes = shapes_of(index.lengths[~is_long], extractor.limits, scale=index.scale, num_devices=1)
@@ -244,15 +255,31 @@ def _extract_parts(
     missing = [first for first, name in zip(firsts, names, strict=True) if not (parts / name).exists()]
     rows = [first + np.flatnonzero(~is_long[first : ends[first]]) for first in missing]
     plans = [BatchPlan(index.select(of).entries(), Buckets(buckets), is_shuffled=False) for of in rows]
+    num_done = len(own) - sum(ends[first] - first for first in missing)
+    write(
+        "extraction_start",
+        output=out,
+        utterances=len(own),
+        done=num_done,
+        skipped_long=sum(each.limit is not None for each in of_index),
+        workers=workers or THREADS,
+        kind="processes" if workers else "threads",
+        on=devices.description(),
+    )
+    report = ExtractionReport(write, out, num_utterances=len(own), num_done=num_done)
     with ExitStack() as stack:
         if missing:
             source = BatchSource(index, _PlanOfParts(plans, rows))
             num = sum(plan.batches_per_epoch for plan in plans)
-            batches = stack.enter_context(open_batches(source, stop=num, workers=workers))
+            batches = stack.enter_context(open_batches(source, stop=num, workers=workers, threads=THREADS))
         for first, plan in zip(missing, plans, strict=True):
             of_part = itertools.islice(batches, plan.batches_per_epoch)
             long = first + np.flatnonzero(is_long[first : ends[first]])
-            _write_part(parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor)
+            report.begin(f"{first:09}.parquet")
+            _write_part(
+                parts / f"{first:09}.parquet", index, of_part, long.tolist(), ends[first] - first, extractor, report
+            )
+            report.flush()
             print(f"{out}: {ends[first] - own.start:,} of {len(own):,} utterances", flush=True)
     lists = [json.loads(read_text((parts / name).with_suffix(".json"))) for name in names]
     rejected = [Rejected(**each) for listed in lists for each in listed]
@@ -260,7 +287,13 @@ def _extract_parts(
 
 
 def _write_part(
-    part: Path, index: Index, batches: Iterator[LoadedBatch], long: Sequence[int], num_rows: int, extractor: Extractor
+    part: Path,
+    index: Index,
+    batches: Iterator[LoadedBatch],
+    long: Sequence[int],
+    num_rows: int,
+    extractor: Extractor,
+    report: ExtractionReport,
 ) -> None:
     """Writes frames in the order of the index, for the rows of batches and for `long` rows.
 
@@ -268,7 +301,11 @@ def _write_part(
     """
     found: dict[int, dict[str, Any]] = {}
     rejected: list[Rejected] = []
-    computed = (features_of(batches, extractor, rejected), _features_of_long(index, long, extractor, rejected))
+    are_long = set(long)
+    computed = (
+        features_of(report.timed(batches), extractor, rejected),
+        _features_of_long(index, long, extractor, rejected),
+    )
     for row, features in with_bar(itertools.chain(*computed), num_rows, "utterances"):
         utterance = index.utterances[row]
         found[row] = {
@@ -282,6 +319,7 @@ def _write_part(
             "speaker": utterance.speaker,
             "source": utterance.source,
         }
+        report.add(utterance, is_long=row in are_long, num_rejected=sum(each.stage != "used" for each in rejected))
     table = pa.Table.from_pylist([found[row] for row in sorted(found)], schema=extractor.schema())
     write_whole(part.with_suffix(".json"), json.dumps([each.to_json() for each in rejected]))
     partial = part.with_suffix(f".{os.getpid()}.partial")

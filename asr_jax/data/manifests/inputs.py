@@ -42,10 +42,10 @@ BRACES = re.compile(r"(?:_OP_|\{)(\d+)\.\.(\d+)(?:_CL_|\})")
 """Range of numbers in a path, as in NeMo's `audio__OP_0..511_CL_.tar`."""
 RECORDINGS, SUPERVISIONS, CUTS = "recordings", "supervisions", "cuts"
 """Parts of the names of lhotse's manifests."""
-# Files of Hugging Face's `datasets`, of our runs, of folders of transcripts, and of rejected utterances.
+# Files of Hugging Face's `datasets`, of our runs, of folders of transcripts, of rejected utterances, and events.
 NOT_DATA = re.compile(
     r"(dataset_info|dataset_infos|dataset_dict|state|experiment)\.json|(cache-|tmp).*\.arrow|"
-    r"(.*\.)?(rejected|skipped|rejects|made_by|made_of)(-\d+-of-\d+)?\.jsonl"
+    r"(.*\.)?(rejected|skipped|rejects|made_by|made_of|events)(-\d+-of-\d+)?\.jsonl"
 )
 # Examples: `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
 _SET = "train|validation|valid|val|dev|test|eval"
