@@ -14,7 +14,7 @@ LAYERS = [
     {"alignment"},
     {"config"},
     {"inference"},
-    {"training", "exporting"},
+    {"training", "exporting", "serving"},
     {"cli"},
     {"api"},
 ]
