@@ -1,7 +1,6 @@
 """Routes of the server over HTTP: transcriptions, models, health, readiness, figures and the page."""
 
 import asyncio
-import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
-from asr_jax.core.names import counted
 from asr_jax.serving.decoding import Decoded
 from asr_jax.serving.errors import ApiError
 from asr_jax.serving.formats import event, events, response

@@ -20,7 +20,7 @@ KEPT_S = 1.0
 
 
 class SegmentStream:
-    """A stream whose utterances are recognised as recordings: each is as long as the model computes at once, or shorter.
+    """A stream whose utterances are recognised as recordings, at most as long as the model computes at once.
 
     An utterance ends at a pause. If there is none in time, it ends at the longest gap between two words of its second
     half, and the audio after the gap belongs to the next utterance.

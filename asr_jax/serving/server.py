@@ -33,6 +33,7 @@ class Server(uvicorn.Server):
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=CLOSING_S,
             lifespan="on",
+            loop="asyncio",  # uvloop forks the process to start others, which is not safe with the threads of JAX
         )
         super().__init__(config)
         self._service = service
