@@ -1,7 +1,8 @@
 """Process that decodes untrusted audio: `python -m asr_jax.serving.decoder_process LIMITS` (JSON), on pipes.
 
-A request is its number of bytes in 8 bytes and the content of a file; the answer is a line of JSON, followed by the
-samples as little-endian int16. The process has limits of memory and processor time, and cannot write files.
+The process writes an empty line when it is ready. A request is its number of bytes in 8 bytes and the content of a
+file; the answer is a line of JSON, followed by the samples as little-endian int16. The process has limits of memory and
+processor time, and cannot write files.
 """
 
 import contextlib
@@ -68,6 +69,8 @@ def limit_time(seconds: float) -> None:
 
 def serve(read: BinaryIO, write: BinaryIO, *, seconds: float, **how: Any) -> None:
     """Answers requests until the pipe ends."""
+    write.write(b"\n")
+    write.flush()
     while len(size := read.read(SIZE_BYTES)) == SIZE_BYTES:
         content = read.read(int.from_bytes(size, "little"))
         limit_time(seconds)

@@ -57,8 +57,7 @@ class Decoders:
 
     async def stop(self) -> None:
         """Ends the processes."""
-        for task in self._replacing:
-            task.cancel()
+        await asyncio.gather(*self._replacing)
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -86,7 +85,7 @@ class Decoders:
             is_well = True
             raise
         finally:
-            if is_well:
+            if is_well:  # otherwise, also if the request was cancelled, its answer may still come
                 self._idle.put_nowait(process)
             else:
                 self._replace(process)
@@ -130,8 +129,8 @@ class Decoders:
         self.num_replaced += 1
 
         async def replaced() -> None:
-            await process.wait()
             self._idle.put_nowait(await self._started())
+            await process.wait()
 
         task = asyncio.create_task(replaced())
         self._replacing.add(task)
@@ -151,4 +150,7 @@ class Decoders:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         self._running.add(process)
+        assert process.stdout
+        if not await process.stdout.readline():
+            print("error: a process for decoding has ended at its start", file=sys.stderr)
         return process

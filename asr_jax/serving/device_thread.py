@@ -52,6 +52,8 @@ class Waiting:
     samples: Int16[np.ndarray, " S"]
     duration_s: float
     future: Future[Recognised] = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
+    """Time at which it was added in seconds of `time.monotonic`."""
 
 
 @dataclass(eq=False)
@@ -113,7 +115,7 @@ class DeviceThread(threading.Thread):
         self._before: tuple[Sequence[Waiting], Emitted] | None = None
         self._computing: Waiting | None = None
         """The recording that is computed in windows."""
-        self._others_took_s, self._others_ended = 0.0, 0.0
+        self._others_took_s, self._others_ended, self._finished = 0.0, 0.0, 0.0
         self._speed = FIRST_SPEED
         self._is_stopping = False
         self.is_ready = threading.Event()
@@ -244,7 +246,6 @@ class DeviceThread(threading.Thread):
 
     def _step_short(self) -> bool:
         """Starts a batch of short recordings, and finishes the one before. Returns whether there was one to do."""
-        began = time.monotonic()
         found, emitted = self._next_batch(), None
         if not found and not self._before:
             return False
@@ -256,11 +257,22 @@ class DeviceThread(threading.Thread):
                 emitted = self._decoder(self._variables, given)
                 self._metrics.rows.inc(len(rows))
                 self._metrics.computed_seconds.inc(bucket.length * bucket.batch_size / self.rate_hz)
-        before, self._before = self._before, (batch, emitted) if emitted else None
-        if before:
-            self._finish(*before)
-            self._measure(sum(each.duration_s for each in before[0]), time.monotonic() - began)
+        self._finish()
+        self._before = (batch, emitted) if emitted else None
         return True
+
+    def _finish(self) -> None:
+        """Answers the recordings of the batch that was started last."""
+        if not self._before:
+            return
+        (batch, emitted), self._before = self._before, None
+        with answering(*(each.future for each in batch)):
+            found = self._decoder.finish(emitted)
+            for row, each in enumerate(batch):
+                self._answer(each, found[row])
+        now = time.monotonic()
+        self._measure(sum(each.duration_s for each in batch), now - max(self._finished, batch[0].since))
+        self._finished = now
 
     def _next_batch(self) -> tuple[Bucket, list[Waiting]] | None:
         """Takes the recordings of the next batch from the queue. Returns None if no recording waits."""
@@ -273,12 +285,6 @@ class DeviceThread(threading.Thread):
             taken = set(rows)
             self._short = deque(each for row, each in enumerate(waiting) if row not in taken)
         return bucket, [waiting[row] for row in rows]
-
-    def _finish(self, batch: Sequence[Waiting], emitted: Emitted) -> None:
-        with answering(*(each.future for each in batch)):
-            found = self._decoder.finish(emitted)
-            for row, each in enumerate(batch):
-                self._answer(each, found[row])
 
     def _compute_long(self, waiting: Waiting) -> None:
         """Computes a recording in windows."""
@@ -305,6 +311,7 @@ class DeviceThread(threading.Thread):
         self._step_streams()
         began = time.monotonic()
         if began - self._others_ended >= self._others_took_s and self._step_short():
+            self._finish()
             self._others_ended = time.monotonic()
             self._others_took_s = self._others_ended - began
 

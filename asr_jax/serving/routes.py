@@ -92,7 +92,7 @@ async def _answer(
     try:
         return await handler(service, request)
     except ApiError as error:
-        if error.closes:
+        if error.closes and error.code != "upload_timeout":
             await discard(request, service.limits)
         return error.response()
     except ClientGone:

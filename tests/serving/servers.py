@@ -96,9 +96,7 @@ def running(*, token="", num_streams=2, is_ready=True, language="", **limits):
     metrics = Metrics()
     given = LimitOptions(**{"max_streams": 2, "decoders": 2, "request_seconds": 60.0, **limits})
     device = DeviceThread(trained(), trained().decoder(), metrics, num_streams=num_streams, endpoints=ENDPOINTS)
-    service = Service(
-        device, metrics, limits=given, model="tiny", language=language, token=token, endpoints=ENDPOINTS
-    )
+    service = Service(device, metrics, limits=given, model="tiny", language=language, token=token, endpoints=ENDPOINTS)
     server = Server(service)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
@@ -127,4 +125,3 @@ def code_of(response):
 
 def recordings(seconds):
     return [sound(each, number) for number, each in enumerate(seconds)]
-

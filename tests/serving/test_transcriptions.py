@@ -106,9 +106,7 @@ def test_the_official_client(server, files):
         assert create(file=file, model="tiny", response_format="srt").startswith("1\n00:00:00")
         file.seek(0)
         granularities = ["word", "segment"]
-        verbose = create(
-            file=file, model="tiny", response_format="verbose_json", timestamp_granularities=granularities
-        )
+        verbose = create(file=file, model="tiny", response_format="verbose_json", timestamp_granularities=granularities)
         assert [(each.word, each.start) for each in verbose.words] == [
             (each["text"], each["start_s"]) for each in expected["words"]
         ]
