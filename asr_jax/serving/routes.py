@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
@@ -95,7 +95,7 @@ async def _answer(
         if error.closes and error.code != "upload_timeout":
             await discard(request, service.limits)
         return error.response()
-    except ClientGone:
+    except (ClientGone, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
     except Exception as error:
         traceback.print_exc()

@@ -24,7 +24,8 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         config = uvicorn.Config(
             app_of(service),
-            log_level="warning",
+            log_config=None,
+            log_level="error",
             access_log=False,
             server_header=False,
             ws="websockets-sansio",

@@ -6,17 +6,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from asr_jax.core.errors import nearest
 from asr_jax.serving.errors import ApiError, wrong
+from asr_jax.serving.forms import Form
 from asr_jax.serving.limits import LimitOptions
 
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["word", "segment"]
-MAX_FIELDS = 20
 DISCARDED, DISCARDING_S = 4, 5.0
 """Largest rest of a body that is read and discarded, as a multiple of the largest body, and the time in seconds for it.
 A client that still sends would not read the answer."""
@@ -39,12 +37,6 @@ class Upload:
     """Whether the answer is a stream of server-sent events."""
 
 
-class InMemory(MultiPartParser):
-    """Parser of forms that writes no file, whatever their size; `limited` bounds it."""
-
-    spool_max_size = 1 << 62
-
-
 async def read_upload(request: Request, limits: LimitOptions, *, model: str, language: str) -> Upload:
     """Reads the form of a request.
 
@@ -55,24 +47,17 @@ async def read_upload(request: Request, limits: LimitOptions, *, model: str, lan
     Raises:
         ApiError: If the form is too large, arrives too slowly, is not a form, or has fields that cannot be honoured.
     """
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise ApiError(400, "invalid_content_type", "expected a body of the type multipart/form-data", closes=True)
+    form = Form(request.headers.get("content-type", ""))
     try:
         async with asyncio.timeout(limits.upload_seconds):
-            parser = InMemory(request.headers, _limited(request, limits.max_bytes), max_files=1, max_fields=MAX_FIELDS)
-            form = await parser.parse()
-            files = {name: await value.read() for name, value in form.multi_items() if isinstance(value, UploadFile)}
-            await form.close()
+            async for block in _limited(request, limits.max_bytes):
+                form.add(block)
     except TimeoutError:
         message = f"the body did not arrive within {limits.upload_seconds:g} s"
         raise ApiError(408, "upload_timeout", message, closes=True) from None
-    except MultiPartException as error:
-        raise ApiError(400, "invalid_form", f"the form cannot be read: {error.message}", closes=True) from None
-    fields = dict[str, list[str]]()
-    for name, value in form.multi_items():
-        if isinstance(value, str):
-            fields.setdefault(name, []).append(value)
-    return _checked(fields, files, model=model, language=language)
+    if not form.has_ended:
+        raise form.wrong("it has no end")
+    return _checked(form.fields, form.files, model=model, language=language)
 
 
 async def _limited(request: Request, most: int) -> AsyncGenerator[bytes, None]:

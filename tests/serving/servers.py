@@ -57,7 +57,9 @@ def transcribed(*paths):
 def content(samples, kind="wav", rate_hz=RATE):
     """Returns the content of an audio file."""
     file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format=kind)
+    with soundfile.SoundFile(file, "w", rate_hz, samples[:1].size, format=kind) as sound_file:
+        for first in range(0, len(samples), rate_hz):  # libsndfile fails at long blocks of Ogg
+            sound_file.write(samples[first : first + rate_hz])
     return file.getvalue()
 
 
