@@ -36,7 +36,7 @@ PAGE = {
 """Files of the page with their media types."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
