@@ -42,7 +42,9 @@ def page(server, audio):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda message: message.type == "error" and errors.append(message.text))
             outside = []
-            page.on("request", lambda sent: sent.url.startswith((server.url, "blob:", "data:")) or outside.append(sent.url))
+            page.on(
+                "request", lambda sent: sent.url.startswith((server.url, "blob:", "data:")) or outside.append(sent.url)
+            )
             page.goto(server.url)
             page.fill("#token", TOKEN)
             playwright.expect(page.locator("#status")).to_have_text("Ready", timeout=20_000)
