@@ -66,7 +66,7 @@ class ServingOptions:
 
 @dataclass
 class Load:
-    """What the clients have seen."""
+    """Times and outcomes of the requests of all clients."""
 
     seconds: list[float] = field(default_factory=list)
     """Time of each request in seconds."""
@@ -232,8 +232,8 @@ def outcome_of(status: int, content: bytes, expected: Any) -> str:
 
 def resident_mb(pid: int) -> float:
     """Returns the resident memory of a process and its children in megabytes."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    of_all = (Path(f"/proc/{each}/status").read_text() for each in (pid, *children))
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    of_all = (Path(f"/proc/{each}/status").read_text(encoding="utf-8") for each in (pid, *children))
     return sum(int(re.search(r"VmRSS:\s+(\d+)", status)[1]) for status in of_all) / 1024  # type: ignore[index]
 
 

@@ -40,7 +40,7 @@ class ServeOptions(LimitOptions, BatchOptions, RecognitionOptions):
     head: Annotated[str, arg(metavar="NAME")] = ""
     """Name of the recognising head. Default: the primary head."""
     name: Annotated[str, arg(metavar="NAME")] = ""
-    """Name of the model in requests. Default: the name of the run's folder."""
+    """Name of the model in requests. Default: that of RUN."""
     language: Annotated[str, arg(metavar="CODE")] = ""
     """Language of the model, such as en, which requests may then state. Default: they may state none."""
     token_file: Annotated[Path | None, arg(metavar="FILE")] = None

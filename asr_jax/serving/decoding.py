@@ -38,11 +38,7 @@ class Decoders:
     """Processes that decode audio files, each one file at a time. All methods belong to one event loop."""
 
     def __init__(self, limits: LimitOptions, *, rate_hz: int) -> None:
-        """Initialises without starting processes.
-
-        Args:
-            rate_hz: Sample rate of the samples in Hz.
-        """
+        """Initialises without starting processes. The samples get the rate `rate_hz`."""
         self._limits, self._rate_hz = limits, rate_hz
         self._idle = asyncio.Queue[Process]()
         self._replacing = set[asyncio.Task[None]]()

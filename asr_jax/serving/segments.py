@@ -34,11 +34,10 @@ class SegmentStream:
         longest_s: float,
         endpoints: Endpoints,
     ) -> None:
-        """Starts a stream.
+        """Starts a stream of samples at `rate_hz`.
 
         Args:
             recognise: Returns the transcript of samples, at most `longest_s` seconds.
-            rate_hz: Sample rate of the samples in Hz.
             endpoints: Rules by which utterances end.
         """
         self._recognise, self._rate_hz, self._endpoints = recognise, rate_hz, endpoints
