@@ -1,6 +1,7 @@
 """Streams by segments: where utterances end, and that each word is found once."""
 
 import asyncio
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ async def recognise(samples):
     edges = np.flatnonzero(np.diff(np.concatenate([[0], samples, [0]])))
     words = [
         Word(str(samples[first]), first / RATE, end / RATE, 1.0)
-        for first, end in zip(edges[:-1], edges[1:], strict=True)
+        for first, end in pairwise(edges)
         if samples[first] > 0
     ]
     return Transcript(tuple(words), 0.0)
