@@ -255,6 +255,7 @@ class DeviceThread(threading.Thread):
                 rows = [each.samples[: bucket.length] for each in batch]
                 given = global_batch(batch_of(rows, bucket), self._decoder.mesh)
                 emitted = self._decoder(self._variables, given)
+                self._metrics.batches.inc()
                 self._metrics.rows.inc(len(rows))
                 self._metrics.computed_seconds.inc(bucket.length * bucket.batch_size / self.rate_hz)
         self._finish()

@@ -23,6 +23,7 @@ class Metrics:
         self.computed_seconds = Counter(
             "asr_jax_computed_seconds", "Audio of batches of short recordings with padding", registry=self.registry
         )
+        self.batches = Counter("asr_jax_batches", "Batches of short recordings", registry=self.registry)
         self.rows = Counter("asr_jax_rows", "Recordings in batches", registry=self.registry)
         self.open_requests = Gauge("asr_jax_open_requests", "Requests without an answer", registry=self.registry)
         self.open_streams = Gauge("asr_jax_open_streams", "Open streams", registry=self.registry)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,6 +17,7 @@ import soundfile
 
 from asr_jax.audio.presets import rnnt
 from asr_jax.audio.stages import NormaliseByDataSet
+from asr_jax.data.batching.limits import BatchLimits
 from asr_jax.data.manifests.audio_inputs import with_durations
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.heads.ctc import CTC
@@ -44,7 +46,7 @@ MODEL = Model(
 
 @cache
 def trained():
-    return trained_of(MODEL, Path(mkdtemp(prefix="asr_jax-")))
+    return replace(trained_of(MODEL, Path(mkdtemp(prefix="asr_jax-"))), limits=BatchLimits(seconds=24.0))
 
 
 def transcribed(*paths):
