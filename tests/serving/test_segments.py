@@ -18,9 +18,7 @@ async def recognise(samples):
     """A recogniser whose words are stretches of equal positive samples, which must be whole to be right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], samples, [0]])))
     words = [
-        Word(str(samples[first]), first / RATE, end / RATE, 1.0)
-        for first, end in pairwise(edges)
-        if samples[first] > 0
+        Word(str(samples[first]), first / RATE, end / RATE, 1.0) for first, end in pairwise(edges) if samples[first] > 0
     ]
     return Transcript(tuple(words), 0.0)
 
