@@ -158,27 +158,30 @@ def test_before_and_after():
 
 def test_a_long_recording_gives_way(server):
     """Short recordings do not wait for the end of a long one."""
-    device, order = server.service.device, []
-    gate, before = threading.Event(), device._give_way
+    device, answered = server.service.device, []
+    gate, before, answer = threading.Event(), device._give_way, device._answer
 
     def give_way(seconds):
         gate.wait(60)
         before(seconds)
 
-    device._transcriber.long_audio._tell = give_way
+    def noted(waiting, transcript):
+        answered.append(waiting.duration_s)
+        answer(waiting, transcript)
+
+    device._transcriber.long_audio._tell, device._answer = give_way, noted
     try:
         with ThreadPoolExecutor(2) as pool:
             long = pool.submit(server.post, content(sound(7.9, 1), "flac"))
-            long.add_done_callback(lambda _: order.append("long"))
             wait_until(lambda: device._computing)
             short = pool.submit(server.post, AUDIO)
-            short.add_done_callback(lambda _: order.append("short"))
             wait_until(lambda: device._short)
             gate.set()
             assert (short.result().status_code, long.result().status_code) == (200, 200)
     finally:
         device._transcriber.long_audio._tell = before
-    assert order == ["short", "long"]
+        del device._answer
+    assert answered == [1.0, 7.9]
 
 
 def wait_until(holds):
