@@ -88,7 +88,7 @@ def test_a_recording(page, server):
     page.click("#record")
     playwright.expect(page.locator("#result")).to_be_visible(timeout=20_000)
     assert page.locator("#words button").count()
-    [seconds] = re.findall(r"words in (\d+\.\d) s of audio", page.locator("#status").inner_text())
+    [seconds] = re.findall(r"words? in (\d+\.\d) s of audio", page.locator("#status").inner_text())
     assert float(seconds) > 1.0
     end = time.monotonic() + 20
     while server.service.num_streams and time.monotonic() < end:

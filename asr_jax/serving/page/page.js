@@ -74,7 +74,7 @@ function show(fields, file) {
   $("rows").replaceChildren(...rows);
   $("partial").textContent = "";
   $("result").hidden = false;
-  say(`${fields.words.length} words in ${fields.duration.toFixed(1)} s of audio`);
+  say(`${fields.words.length} word${fields.words.length === 1 ? "" : "s"} in ${fields.duration.toFixed(1)} s of audio`);
 }
 
 function clock(seconds, point) {
