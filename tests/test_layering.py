@@ -14,7 +14,7 @@ LAYERS = [
     {"alignment", "reporting", "watching"},
     {"config"},
     {"inference"},
-    {"training", "exporting"},
+    {"training", "exporting", "serving"},
     {"cli"},
     {"api"},
 ]

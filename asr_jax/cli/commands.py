@@ -15,6 +15,7 @@ COMMANDS = {
     "plan": "Plans the training data without training: batches, padding, rejected utterances, removed characters",
     "evaluate": "Computes error rates of runs on manifests",
     "transcribe": "Transcribes audio files, folders, lists and manifests; writes JSON, SRT, VTT, CTM and TextGrid",
+    "serve": "Serves a run over HTTP, with OpenAI's API, streams and a page",
     "align": "Aligns texts with audio, or segments long audio by its text",
     "watch": "Shows runs in the terminal while they go on, or later: curves, figures, transcripts, warnings",
     "compare": "Compares the predictions of two runs, with a significance test",

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int16
@@ -24,7 +24,6 @@ from asr_jax.inference.decoder import Decoder
 from asr_jax.inference.endpoints import ENDPOINTS, Endpoints
 from asr_jax.inference.streaming import Streamer, StreamProgram, StreamResult
 from asr_jax.inference.trained import Trained
-from asr_jax.transcripts.transcript import to_json
 
 CLEAR = "\r\x1b[K"
 """Sequence that removes the present line of a terminal."""
@@ -149,21 +148,7 @@ class _Output:
     def _text(self, result: StreamResult) -> str:
         text, clear = result.transcript.text, CLEAR * self._rewrites
         if self._as_json:
-            return json_line(_fields(result))
+            return json_line(result.to_json())
         if result.is_final:
             return f"{clear}{text}\n" if text else clear
         return clear + text[1 - shutil.get_terminal_size().columns :] if self._rewrites else ""
-
-
-def _fields(result: StreamResult) -> dict[str, Any]:
-    """Returns a result for JSON: type, text, start and end, and the fields of `transcript.to_json`.
-
-    Partial results also have `settled`, the part of the text that further audio does not change.
-    """
-    of_words = to_json(result.transcript)
-    fields: dict[str, Any] = {"type": "final" if result.is_final else "partial", "text": result.transcript.text}
-    if not result.is_final:
-        fields["settled"] = result.transcript.text[: result.num_settled]
-    words = of_words["words"]
-    fields["start_s"], fields["end_s"] = (words[0]["start_s"], words[-1]["end_s"]) if words else (None, None)
-    return fields | of_words

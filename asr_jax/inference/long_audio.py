@@ -65,6 +65,7 @@ class LongAudio:
         window_s: float = 0.0,
         overlap_s: float | None = None,
         tell: Callable[[float], None] = lambda seconds: None,
+        read: Callable[[Utterance, int], UtteranceBlocks] = UtteranceBlocks,
     ) -> None:
         """Initialises without compiling.
 
@@ -73,6 +74,7 @@ class LongAudio:
                 computed at once if this is shorter.
             overlap_s: Overlap of windows in seconds. None: a third of a window.
             tell: Called with the seconds of audio that were computed since the last call.
+            read: Returns the audio of a recording at a sample rate in Hz.
 
         Raises:
             UserError: If the overlap does not fit the windows, a window is longer than the longest audio that is
@@ -88,7 +90,7 @@ class LongAudio:
                     "expected greedy decoding, or a transducer"
                 )
             window_s, overlap_s = resets.window_s, resets.overlap_s
-        self.trained, self.decoder, self._tell = trained, decoder, tell
+        self.trained, self.decoder, self._tell, self._read = trained, decoder, tell, read
         self._scale = scale_of(model.front_end, of_features=False)
         if window_s > limits.longest_s:
             raise UserError(
@@ -160,7 +162,7 @@ class LongAudio:
 
     def _windows(self, utterance: Utterance) -> Iterator[AudioWindow | AudioError]:
         """Yields the windows of a recording. If the audio cannot be read to its end, the last item is the error."""
-        self.blocks[utterance.id] = blocks = UtteranceBlocks(utterance, int(self._scale.per_s))
+        self.blocks[utterance.id] = blocks = self._read(utterance, int(self._scale.per_s))
         try:
             yield from windows_of(blocks, self.windows)
         except AudioError as error:
@@ -172,7 +174,7 @@ class LongAudio:
         before: tuple[Sequence[UtteranceWindow], Emitted] | None = None
         for group in _ahead(batched(windows, self.bucket.batch_size), READ_AHEAD):
             samples = [window.samples for _, window in group if isinstance(window, AudioWindow)]
-            batch = global_batch(_batch(samples, self.bucket), self.decoder.mesh)
+            batch = global_batch(batch_of(samples, self.bucket), self.decoder.mesh)
             emitted = self.decoder(self.trained.variables, batch)
             if before:  # while the device computes this batch
                 yield from self._rows(*before)
@@ -206,7 +208,8 @@ class LongAudio:
             row += 1
 
 
-def _batch(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
+def batch_of(rows: Sequence[Int16[np.ndarray, "_"]], bucket: Bucket) -> Batch:
+    """Returns a batch of samples without labels. Utterances are numbered in order; the other rows are padding."""
     num = bucket.batch_size
     audio, lengths = np.zeros((num, bucket.length), np.int16), np.zeros(num, np.int32)
     for row, samples in enumerate(rows):

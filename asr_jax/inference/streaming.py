@@ -21,7 +21,7 @@ from asr_jax.inference.model import programs_of
 from asr_jax.inference.trained import Trained
 from asr_jax.search.base import StreamSearch
 from asr_jax.search.beam_stage import num_common
-from asr_jax.transcripts.transcript import Transcript
+from asr_jax.transcripts.transcript import Transcript, to_json
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,19 @@ class StreamResult:
     """Whether the utterance has ended."""
     num_settled: int
     """Number of first characters of the text that further audio does not change."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a result for JSON: type, text, start and end, and the fields of `transcript.to_json`.
+
+        Partial results also have `settled`, the part of the text that further audio does not change.
+        """
+        of_words = to_json(self.transcript)
+        fields: dict[str, Any] = {"type": "final" if self.is_final else "partial", "text": self.transcript.text}
+        if not self.is_final:
+            fields["settled"] = self.transcript.text[: self.num_settled]
+        words = of_words["words"]
+        fields["start_s"], fields["end_s"] = (words[0]["start_s"], words[-1]["end_s"]) if words else (None, None)
+        return fields | of_words
 
 
 @dataclass

@@ -76,8 +76,8 @@ class Transcriber:
             UserError: As `LongAudio`.
         """
         self.trained, self.decoder, self._tell = trained, decoder, tell
-        self._long = LongAudio(trained, decoder, tell=tell, **windows)
-        self.windows, self.longest_s = self._long.windows, self._long.longest_s
+        self.long_audio = LongAudio(trained, decoder, tell=tell, **windows)
+        self.windows, self.longest_s = self.long_audio.windows, self.long_audio.longest_s
         """Sizes of windows, and the length in seconds above which audio is computed in windows."""
 
     def __call__(
@@ -107,8 +107,8 @@ class Transcriber:
     def prepare(self, utterances: Sequence[Utterance]) -> PlannedData | None:
         """Starts to compile all shapes for recordings; returns the plan of short ones, None if there are none."""
         if long := list(filter(self._is_long, utterances)):
-            self._long.make_room(long)
-            self._long.prepare()
+            self.long_audio.make_room(long)
+            self.long_audio.prepare()
         planned = self._planned([utterance for utterance in utterances if not self._is_long(utterance)])
         if planned:
             self.decoder.prepare(used_buckets(planned), planned.index.scale)
@@ -171,17 +171,17 @@ class Transcriber:
             take: Called with the log-probabilities of each recording. They are then in memory as a whole.
         """
         search = self.decoder.search
-        for utterance, windows in self._long.emissions(utterances):
+        for utterance, windows in self.long_audio.emissions(utterances):
             try:
                 held = list(windows) if take else None
                 if take and held:
-                    take(utterance, together(self._long.joined(held)))
+                    take(utterance, together(self.long_audio.joined(held)))
                 if not search.takes_frames:
                     join = joined_by_resets if self.trained.resets else joined_parts
                     transcript = search.transcript([join(each.part for each in held or windows)])
                 else:
-                    transcript = self._searched_in_pieces(self._long.joined(held or windows))
-                blocks = self._long.blocks.pop(utterance.id)
+                    transcript = self._searched_in_pieces(self.long_audio.joined(held or windows))
+                blocks = self.long_audio.blocks.pop(utterance.id)
                 decoded = self._decoded(utterance, blocks.num_samples / blocks.rate_hz)
                 yield Transcribed(decoded, transcript, differing=blocks.differing)
             except AudioError as error:
@@ -194,8 +194,8 @@ class Transcriber:
 
     def _searched_in_pieces(self, frames: Iterator[FrameLogProbs]) -> Transcript:
         """Searches the log-probabilities of a recording in pieces."""
-        bucket, spelling = self._long.bucket, self.decoder.search.writer.spelling
-        most = self._long.num_frames(bucket.length)
+        bucket, spelling = self.long_audio.bucket, self.decoder.search.writer.spelling
+        most = self.long_audio.num_frames(bucket.length)
         parts = [
             transcript
             for group in batched(pieces(frames, spelling, most_frames=most), bucket.batch_size)
@@ -205,7 +205,7 @@ class Transcriber:
 
     def _searched(self, group: Sequence[FrameLogProbs], num_frames: int) -> Iterator[Transcript]:
         """Searches pieces as a batch, in the shape for which the search is compiled."""
-        values = np.zeros((self._long.bucket.batch_size, num_frames, group[0].logps.shape[1]), np.float32)
+        values = np.zeros((self.long_audio.bucket.batch_size, num_frames, group[0].logps.shape[1]), np.float32)
         lengths = np.zeros(len(values), np.int32)
         for row, piece in enumerate(group):
             values[row, : len(piece.path)], lengths[row] = piece.logps, len(piece.path)

@@ -1,0 +1,152 @@
+"""Decoding of untrusted audio in processes with limits. A process that ends, or takes too long, is replaced."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int16
+
+from asr_jax.serving.decoder_process import SIZE_BYTES
+from asr_jax.serving.errors import ApiError, unavailable, wrong
+from asr_jax.serving.limits import LimitOptions
+
+OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXFSZ}
+"""Signals by which the content of a file can end a process. Others come from outside."""
+ENDING_S = 5.0
+"""Longest time in seconds that a process needs to end."""
+BUFFER_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Samples of an audio file."""
+
+    samples: Int16[np.ndarray, " S"]
+    duration_s: float
+    """Duration of the header in seconds."""
+    is_silent: bool
+    """Whether all samples are equal."""
+
+
+class Decoders:
+    """Processes that decode audio files, each one file at a time. All methods belong to one event loop."""
+
+    def __init__(self, limits: LimitOptions, *, rate_hz: int) -> None:
+        """Initialises without starting processes. The samples get the rate `rate_hz`."""
+        self._limits, self._rate_hz = limits, rate_hz
+        self._idle = asyncio.Queue[Process]()
+        self._replacing = set[asyncio.Task[None]]()
+        self._running = set[Process]()
+        self.num_replaced = 0
+        """Number of processes that were replaced."""
+
+    async def start(self) -> None:
+        """Starts the processes."""
+        for process in await asyncio.gather(*(self._started() for _ in range(self._limits.decoders))):
+            self._idle.put_nowait(process)
+
+    async def stop(self) -> None:
+        """Ends the processes."""
+        await asyncio.gather(*self._replacing)
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.gather(*(process.wait() for process in self._running))
+
+    async def __call__(self, content: bytes) -> Decoded:
+        """Decodes the content of a file when a process is free.
+
+        Raises:
+            ApiError: If the content is no audio, has too many seconds, or needs too much time or memory; or if the
+                process ends for another reason.
+        """
+        while (process := await self._idle.get()).returncode is not None:  # it was ended while it had no work
+            self._replace(process)
+        is_well = False
+        try:
+            async with asyncio.timeout(self._limits.decoding_seconds):
+                decoded = await self._answer(process, content)
+            is_well = True
+        except TimeoutError:
+            raise self._too_slow() from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise await self._ended(process) from None
+        except ApiError:
+            is_well = True
+            raise
+        finally:
+            if is_well:  # otherwise, also if the request was cancelled, its answer may still come
+                self._idle.put_nowait(process)
+            else:
+                self._replace(process)
+        return decoded
+
+    async def _answer(self, process: Process, content: bytes) -> Decoded:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(len(content).to_bytes(SIZE_BYTES, "little"))
+        process.stdin.write(content)
+        await process.stdin.drain()
+        line = await process.stdout.readuntil(b"\n")
+        fields = json.loads(line)
+        if fields.get("error") == "audio_too_long":
+            raise ApiError(413, "audio_too_long", f"{fields['message']}: send shorter files", param="file")
+        if "error" in fields:
+            raise wrong("file", f"The audio cannot be used: {fields['message']}", code="invalid_audio")
+        read = await process.stdout.readexactly(2 * fields["num_samples"])
+        return Decoded(np.frombuffer(read, "<i2"), fields["duration_s"], fields["is_silent"])
+
+    def _too_slow(self) -> ApiError:
+        seconds = self._limits.decoding_seconds
+        return wrong("file", f"The audio takes more than {seconds:g} s to decode", code="invalid_audio")
+
+    async def _ended(self, process: Process) -> ApiError:
+        """Returns the error of a request whose process has ended, or closed its pipe."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), ENDING_S)
+        ended_by = -(process.returncode or 0)
+        if ended_by == signal.SIGXCPU:
+            return self._too_slow()
+        if ended_by in OWN_SIGNALS:
+            return wrong("file", f"The decoder failed at this audio (signal {ended_by})", code="invalid_audio")
+        return unavailable("decoder_ended", "The process that decoded the audio was ended: send the request again")
+
+    def _replace(self, process: Process) -> None:
+        """Ends a process, and starts another one in the background."""
+        self._running.discard(process)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        self.num_replaced += 1
+
+        async def replaced() -> None:
+            self._idle.put_nowait(await self._started())
+            await process.wait()
+
+        task = asyncio.create_task(replaced())
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _started(self) -> Process:
+        limits = {
+            "megabytes": self._limits.decoding_megabytes,
+            "seconds": self._limits.decoding_seconds,
+            "max_seconds": self._limits.max_seconds,
+            "rate_hz": self._rate_hz,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"{__package__}.decoder_process", json.dumps(limits),
+            stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=BUFFER_BYTES,
+            start_new_session=True,  # Ctrl-C of a terminal ends the server, which ends its processes
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        self._running.add(process)
+        assert process.stdout
+        if not await process.stdout.readline():
+            print("error: a process for decoding has ended at its start", file=sys.stderr)
+        return process

@@ -1,0 +1,163 @@
+"""Processes that decode audio: their limits, and what follows if one is killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from asr_jax.serving.decoding import Decoders
+from asr_jax.serving.errors import ApiError
+from asr_jax.serving.limits import LimitOptions
+from tests.serving.servers import RATE, code_of, content, running, sound
+
+AUDIO = content(sound(0.5, 0))
+
+
+def decoders(action, **limits):
+    """Calls an action with started decoders."""
+
+    async def run():
+        found = Decoders(LimitOptions(decoders=1, **limits), rate_hz=RATE)
+        await found.start()
+        try:
+            return await action(found)
+        finally:
+            await found.stop()
+
+    return asyncio.run(run())
+
+
+async def error_of(work):
+    with pytest.raises(ApiError) as error:
+        await work
+    return error.value.status, error.value.code
+
+
+def test_samples_and_silence():
+    async def action(decode):
+        found = await decode(AUDIO)
+        np.testing.assert_array_equal(found.samples, sound(0.5, 0))
+        assert (found.duration_s, found.is_silent) == (0.5, False)
+        assert (await decode(content(np.zeros(800, np.int16)))).is_silent
+        half = await decode(content(sound(0.5, 0)[:4000], rate_hz=8000))
+        assert len(half.samples) == 8000
+        assert decode.num_replaced == 0
+
+    decoders(action)
+
+
+def test_memory():
+    """A block of ten seconds of eight channels takes 31 MB as float32. The process goes on."""
+
+    async def action(decode):
+        wide = content(np.zeros((96_000 * 10, 8), np.int16), "flac", 96_000)
+        assert len(wide) < 200_000
+        assert await error_of(decode(wide)) == (400, "invalid_audio")
+        assert len((await decode(AUDIO)).samples) == 8000
+        return decode.num_replaced
+
+    assert decoders(action, decoding_megabytes=12) == 0
+
+
+def busy_process(*lines):
+    """A process in place of a decoding process that does something else for each request."""
+    code = ["import sys, time", "print(flush=True)", "sys.stdin.buffer.read(8)", *lines]
+    return [sys.executable, "-c", "\n".join(code)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["time.sleep(60)"], (400, "invalid_audio")),
+        (["import os, signal", "os.kill(os.getpid(), signal.SIGSEGV)"], (400, "invalid_audio")),
+        (["import os, signal", "os.kill(os.getpid(), signal.SIGXCPU)"], (400, "invalid_audio")),
+        (["import os, signal", "os.kill(os.getpid(), signal.SIGKILL)"], (503, "decoder_ended")),
+        (["sys.exit(0)"], (503, "decoder_ended")),
+    ],
+    ids=["too long", "damage", "processor time", "killed", "ends"],
+)
+def test_a_process_that_ends_is_replaced(monkeypatch, lines, expected):
+    create, calls = asyncio.create_subprocess_exec, []
+
+    async def first_is_busy(*given, **options):
+        calls.append(given)
+        return await create(*(busy_process(*lines) if len(calls) == 1 else given), **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", first_is_busy)
+
+    async def action(decode):
+        assert await error_of(decode(AUDIO)) == expected
+        assert len((await decode(AUDIO)).samples) == 8000
+        return decode.num_replaced
+
+    assert decoders(action, decoding_seconds=0.5 if "sleep" in lines[0] else 20.0) == 1
+
+
+def test_a_process_that_is_killed_while_it_has_no_work(tmp_path):
+    """The next request notices nothing."""
+
+    async def action(decode):
+        [process] = decode._running
+        process.kill()
+        await process.wait()
+        assert len((await decode(AUDIO)).samples) == 8000
+
+    decoders(action)
+
+
+def test_processor_time_and_files():
+    """The limits hold within the process."""
+    code = """
+import resource, sys
+from asr_jax.serving.decoder_process import limit_memory, limit_time
+limit_memory(100)
+limit_time(1.0)
+try:
+    bytearray(200_000_000)
+except MemoryError:
+    print("memory", flush=True)
+try:
+    with open(sys.argv[1], "wb") as file:
+        file.write(b"x")
+except OSError as error:
+    print("file", flush=True)
+while True:
+    pass
+"""
+    folder = subprocess.check_output(["mktemp", "-d"], text=True).strip()
+    done = subprocess.run([sys.executable, "-c", code, f"{folder}/x"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["memory", "file"]
+    assert done.returncode == -signal.SIGXCPU
+
+
+def test_others_are_answered_while_processes_are_killed():
+    with running(num_streams=0) as server, ThreadPoolExecutor(4) as pool:
+        assert server.post(AUDIO).status_code == 200
+        answers = [pool.submit(server.post, AUDIO) for _ in range(30)]
+        for _ in range(6):
+            for process in list(server.service.decoders._running):
+                os.kill(process.pid, signal.SIGKILL)
+            answers += [pool.submit(server.post, AUDIO) for _ in range(5)]
+        found = [each.result() for each in answers]
+        assert {each.status_code for each in found} <= {200, 503}
+        for each in found:
+            if each.status_code == 503:
+                assert code_of(each) == (503, "decoder_ended")
+                assert "retry-after" in each.headers
+        assert server.post(AUDIO).status_code == 200
+        assert server.service.decoders.num_replaced > 0
+
+
+def test_names_of_clients_reach_no_file(tmp_path, monkeypatch):
+    """A name with a path is as good as any other; the content of files of the server is not read."""
+    monkeypatch.chdir(tmp_path)
+    with running(num_streams=0) as server:
+        for name in ("../../etc/passwd", "/etc/passwd", "a\x00b", "x" * 500, "-", "concat:/etc/passwd"):
+            assert server.post((name, AUDIO)).status_code == 200
+            assert code_of(server.post((name, b"")))[1] == "invalid_audio"
+    assert not list(tmp_path.iterdir())
