@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from asr_jax.audio.io import AudioError, NamedAudio, Remarks, probe, stream_audio
+from asr_jax.core.text_files import use_utf8
 
 SIZE_BYTES = 8
 """Number of bytes of the size of a request, the lowest byte first."""
@@ -82,6 +83,7 @@ def serve(read: BinaryIO, write: BinaryIO, *, seconds: float, **how: Any) -> Non
 
 
 if __name__ == "__main__":
+    use_utf8()
     with contextlib.suppress(ImportError):
         import av  # noqa: F401  before memory is limited
     given = json.loads(sys.argv[1])

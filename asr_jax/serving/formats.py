@@ -1,11 +1,11 @@
 """Answers of a transcription in the formats of OpenAI's API."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from asr_jax.core.text_files import json_text
 from asr_jax.serving.device_thread import Recognised
 from asr_jax.serving.uploads import Upload
 from asr_jax.transcripts.files import NamedRecording, srt, text_line, vtt
@@ -57,7 +57,7 @@ def verbose(found: Recognised, upload: Upload, *, language: str) -> dict[str, An
 
 def event(fields: dict[str, Any]) -> bytes:
     """Returns a server-sent event."""
-    return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json_text(fields)}\n\n".encode()
 
 
 def events(found: Recognised) -> Iterator[bytes]:

@@ -144,9 +144,8 @@ class _Output:
 
     def print_last(self) -> None:
         """Prints the last lines of the output so far."""
-        content = self._read()
-        lines = content.splitlines(keepends=True)
-        _print(b"".join(lines[-SHOWN_LINES:]))
+        lines = self._read().rsplit(b"\n", SHOWN_LINES + 1)
+        _print(b"\n".join(lines[-SHOWN_LINES - 1 :]))
 
     def print_new(self) -> None:
         """Prints what was added since the last call."""
