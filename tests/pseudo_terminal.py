@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Makes standard input the terminal whose keys send signals, and calls Python again.
+# Makes standard input the terminal whose keys send signals, and calls Python again. Under nohup, SIGHUP is otherwise
+# ignored, as SIGINT is in background jobs.
 WITH_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)]; "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 ROOT = Path(__file__).parents[1]

@@ -23,6 +23,7 @@ from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.settings import command_options
 from asr_jax.core.text_files import json_line
+from asr_jax.observe.events import events_beside
 
 RECEIPT = re.compile(r"(?P<out>.+)\.(?P<number>\d{5,})-of-(?P<of>\d{5,})\.done")
 
@@ -125,6 +126,7 @@ def join(out: Path, receipts: dict[Path, dict[str, Any]], *, force: bool, keep: 
     if not keep:
         for path in [file for parts in files.values() for file in parts] + list(receipts):
             path.unlink()
+            events_beside(path).unlink(missing_ok=True)
     if failed:
         raise failed
 

@@ -30,8 +30,8 @@ def flags_in(lines):
 
 def test_the_short_help_has_the_options_and_the_most_used_settings(capsys):
     lines = text(capsys, "--help").splitlines()
-    options = ["--show", "--plot", "--smoke", "--device", "--devices"]
-    assert flags_in(lines)[:7] == [*options, "--data.train", "--data"]
+    options = ["--show", "--plot", "--smoke", "--tui", "--device", "--devices"]
+    assert flags_in(lines)[:8] == [*options, "--data.train", "--data"]
     assert {*flags_in(lines)} <= {*options, *MOST_USED.split(), *ALIASES}
     assert len(lines) < 120
     assert max(map(len, lines)) <= 120
