@@ -29,7 +29,7 @@ from asr_jax.pretrained.formats import load_weights
 from asr_jax.text.mixed import MixedTokenizer
 
 MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
-QUICK = ("quartznet", "paraformer_v2")
+QUICK = ("quartznet",)
 RATE_HZ = 16000
 HALVED, QUANTISED = onnx_files.with_half_weights, onnx_files.quantised
 CLOSE = 1e-4

@@ -222,6 +222,7 @@ def test_beam_of_transducers(settings, max_symbols, fusion):
     assert max(len(each[0].labels) for each in whole) > 2
 
 
+@pytest.mark.slow
 def test_an_utterance_begins_without_the_one_before():
     """After an endpoint, the results are those of a stream that begins there."""
     lengths = np.array([6, 6])
