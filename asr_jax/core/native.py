@@ -205,7 +205,7 @@ def _end(log: _Log, *, failed: bool) -> None:
 
 
 def _new_file() -> Path:
-    """Makes the file of a command, and removes those of former commands after KEPT_DAYS."""
+    """Makes the file of a command, and removes files of earlier commands that are older than KEPT_DAYS."""
     if given := os.environ.get(VARIABLE):
         path = Path(given)
         _append(path, b"")

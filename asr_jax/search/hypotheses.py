@@ -211,7 +211,7 @@ class _Ended(NamedTuple):
         return cls(ending, labels, (*words, part) if part else words, bool(part))
 
     def key(self, words: tuple[str, ...], search: Search) -> tuple[Any, ...]:
-        """Returns what equal texts have in common, if `words` are those of the path."""
+        """Returns a key that is equal for equal texts. `words` are the words of the path."""
         before = self.ending.before
         if search.merges_borders:
             return before.texts + words

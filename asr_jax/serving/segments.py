@@ -96,7 +96,7 @@ class SegmentStream:
     def _moved(self, transcript: Transcript, words: tuple[Word, ...]) -> Transcript:
         """Returns some first words of a transcript with times since the beginning of the stream.
 
-        Scores and n-best lists are those of all words, and are left out if there are fewer.
+        Scores and n-best lists describe all words; they are left out if words are missing.
         """
         first_s = self._first / self._rate_hz
         moved = tuple(

@@ -70,7 +70,7 @@ async def _answer(service: Service, socket: WebSocket) -> None:
 
 
 async def _recognise(service: Service, socket: WebSocket, message: dict[str, Any], rate_hz: int) -> None:
-    """Feeds the samples of messages, the first of which is given, and sends the results."""
+    """Feeds the samples of all messages, beginning with the given one, and sends the results."""
     device, resampled = service.device, StreamResampler(rate_hz, service.device.rate_hz)
     piece, most = round(PIECE_S * device.rate_hz), service.limits.max_seconds * device.rate_hz
     feed, num, held, is_open = await _opened(service), 0, b"", True

@@ -209,7 +209,7 @@ def _numbered(path: str) -> list[str]:
 
 
 def _of_file(path: str, role: Role, options: ReadOptions) -> list[str]:
-    """Files to read for a file: those of a list of tars, and the recordings for lhotse's supervisions."""
+    """Returns the files to read for a file: the tars of a list of tars, and recordings for lhotse's supervisions."""
     folder, name = os.path.split(path)
     if NEMO_TAR.fullmatch(name) and os.path.exists(manifest := os.path.join(folder, NEMO_TARRED)):
         raise UserError(
@@ -244,7 +244,7 @@ def _of_lhotse(files: list[str]) -> list[str]:
 
 
 def _of_corpus(path: str, role: Role) -> list[str]:
-    """Paths of a role in a corpus as it is distributed, or in a folder with `metadata.csv`. Empty for other folders."""
+    """Returns the files of a role in a known corpus, or in a folder with `metadata.csv`. Empty for other folders."""
     if AN4.matches(path):
         return [an4_set(path, role)]
     if os.path.isfile(manifest := os.path.join(path, NEMO_TARRED)):
