@@ -5,20 +5,19 @@ The browser is that of the system: `apt-get install chromium`. Without it or pla
 
 import json
 import re
-import shutil
 import time
 from urllib.parse import quote
 
 import pytest
 
 from asr_jax.cli.report import main
+from tests.browser import CHROMIUM, needs_browser
 from tests.reporting.made import predictions, recording, run
 from tests.support import assert_within
 
 pytest.importorskip("jinja2", reason="needs the extra report")
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+pytestmark = needs_browser
 FLAGS = ("--no-sandbox", "--mute-audio", "--autoplay-policy=no-user-gesture-required")
 HOSTILE = (
     "</script><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\"> &amp; {{ 7 * 7 }}"

@@ -1,18 +1,17 @@
 """The page in Chromium, with a fake microphone: recording, a dropped file, words, and subtitles."""
 
 import re
-import shutil
 import time
 
 import pytest
 
+from tests.browser import CHROMIUM, needs_browser
 from tests.serving.servers import content, running, sound, transcribed
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
 TOKEN = "a-secret"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 
 @pytest.fixture(scope="module", params=[2, 0], ids=["streaming", "segments"])
