@@ -15,8 +15,8 @@ from asr_jax.core.errors import UserError
 
 OPSET = 18
 """Version of ONNX's operators. onnxruntime 1.14 and later run it."""
-EXACT = "front-end"
-"""Documentation of the nodes of a front-end, whose constants are neither quantised nor rounded."""
+EXACT = "exact"
+"""Documentation of the nodes whose constants are neither quantised nor rounded."""
 Shape = tuple[Any, ...]
 """Sizes of the axes of an array: ints, or symbolic dimensions of `jax.export`."""
 

@@ -17,8 +17,9 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.exporting.onnx_graph import OPSET, Graph, Tensor, element_type, value_info
 from asr_jax.exporting.onnx_operations import OPERATIONS, made
 
-FRONT_END = "front_end"
-"""Name of the jitted functions that are front-ends: weights in f16 and int8 leave their constants as they are."""
+EXACT_FUNCTIONS = ("front_end", "strided_conv")
+"""Names of the jitted functions whose constants stay in float32 in f16 and int8 files: front-ends, and the convolutions
+of wav2vec 2.0's extractor. With the convolutions in int8, a model's error rate rose from 2.9 to 8.4 %."""
 MOST_BYTES = 2**31 - 2**20
 """Largest size of the constants of a file."""
 LONGEST_UNROLLED = 64
@@ -134,7 +135,8 @@ class Converter:
         program = parameters.get("jaxpr", parameters.get("call_jaxpr"))
         if program is None:
             return None
-        before, self.graph.is_exact = self.graph.is_exact, self.graph.is_exact or parameters.get("name") == FRONT_END
+        before = self.graph.is_exact
+        self.graph.is_exact = before or parameters.get("name") in EXACT_FUNCTIONS
         found = self.program(program, inputs)
         self.graph.is_exact = before
         return found

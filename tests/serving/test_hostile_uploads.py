@@ -149,31 +149,36 @@ def test_hostile_uploads(tmp_path, every):
                     times.append(time.monotonic() - began)
 
         def upload(given):
-            name, body, kind = given
+            group, name, body, kind = given
             with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
                 answer = client.post(PATH, content=body, headers={"Content-Type": kind} if kind else {})
             if answer.status_code != 200:
                 assert set(json.loads(answer.content)["error"]) == {"message", "type", "param", "code"}, name
-            return name, answer.status_code
+            return group, name, answer.status_code
 
-        uploads = [(name, form(body), MULTIPART) for name, body in (*damaged(tmp_path), *bombs())]
-        uploads = [*uploads, *forms()][::every]
+        files = {"damaged files, other files": damaged(tmp_path), "bombs, wrong headers of audio": bombs()}
+        uploads = [(group, name, form(body), MULTIPART) for group, all_ in files.items() for name, body in all_]
+        uploads = [*uploads, *(("wrong forms, names of files", *each) for each in forms())][::every]
         with ThreadPoolExecutor(7) as pool:
             checking = pool.submit(others)
             found += pool.map(upload, uploads)
             lines = list(pool.map(lambda given: (given[0], raw(server.url, *given[1:])), requests()))
             is_over.set()
             checking.result()
-        statuses.update(status for _, status in found)
+        statuses.update(status for _, _, status in found)
         assert len(found) + len(lines) >= 250 / every
         assert server.post(audio).json()["text"] == expected
         assert server.client.get("/health").status_code == 200
         assert server.service.num_open == 0
-    wrong = [(name, status) for name, status in found if status not in (200, 400, 413)]
+    wrong = [(name, status) for _, name, status in found if status not in (200, 400, 413)]
     assert not wrong, wrong
     assert not [line for line in lines if " 50" in line[1]]
     assert statuses[200] > 40 / every  # a changed bit need not matter
     assert statuses[413] >= (2 if every == 1 else 0)
     assert max(times) < LONGEST_S, f"{max(times):.1f} s"
     assert len(times) > 20 / every
-    print(f"{len(found) + len(lines)} uploads: {dict(statuses)}; others: {len(times)}, at most {max(times):.2f} s")
+    table = Counter((group, str(status)) for group, _, status in found)
+    table.update(("wrong sizes of requests, no HTTP", line.split()[1] if line else "closed") for _, line in lines)
+    for (group, status), number in sorted(table.items()):
+        print(f"{group}: {status} {number} times")
+    print(f"another client meanwhile: {len(times)} right answers, each within {max(times):.2f} s")

@@ -1,8 +1,10 @@
 """Convolutional feature extractor of wav2vec 2.0, from samples to frames."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -88,10 +90,11 @@ class ExtractorConv(nn.Module):
         channels, size, stride = self.layer
         shape = (size, x.shape[-1], channels)
         kernel = self.param("kernel", nn.initializers.he_normal(), shape).astype(self.dtype)
-        y = saved(strided_conv(x, kernel, stride))
+        y = saved(strided_conv(x, kernel, stride=stride))
         return y + per_channel(self.param("bias", nn.initializers.zeros, (channels,)), y) if self.use_bias else y
 
 
+@partial(jax.jit, static_argnames="stride")  # the exporter knows it by its name
 def strided_conv(x: Float[Array, "B T C"], kernel: Float[Array, "K C D"], stride: int) -> Float[Array, "B S D"]:
     """Convolution without padding, y[t] = Σ_k x[stride·t + k] W[k], computed as matrix products.
 
