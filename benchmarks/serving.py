@@ -7,8 +7,8 @@ and clients on the loopback interface send the same files in a random order, eac
 words and times of each answer are compared with those of `transcribe`. The files are transcribed once more at the end,
 and the mean of both speeds is used, because other work on the machine may change.
 
-The memory is the resident memory of the server and its processes, a minute after the beginning (or after a tenth of the
-time, if this is less) and at the end.
+The memory is the resident memory of the server and its processes before the first request, and ten times during the
+load.
 """
 
 import http.client
@@ -43,6 +43,7 @@ from asr_jax.transcripts.transcript import to_json
 
 PATH = "/v1/audio/transcriptions"
 BOUNDARY = "asr_jax_benchmark"
+NUM_MEMORIES = 10
 FIELDS = {"model": "it", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
 
@@ -197,11 +198,12 @@ def loaded(
                 load.outcomes[outcome] += 1
         connection.close()
 
-    threads = [threading.Thread(target=client) for _ in range(options.clients)]
+    threads, memory = [threading.Thread(target=client) for _ in range(options.clients)], [resident_mb(pid)]
     for thread in threads:
         thread.start()
-    time.sleep(min(60.0, 6 * options.minutes))
-    first_mb = resident_mb(pid)
+    for _ in range(NUM_MEMORIES):
+        time.sleep(60 * options.minutes / NUM_MEMORIES)
+        memory.append(resident_mb(pid))
     for thread in threads:
         thread.join()
     took_s = time.monotonic() - began
@@ -215,8 +217,7 @@ def loaded(
         "p50_s": round(float(p50), 3),
         "p95_s": round(float(p95), 3),
         "p99_s": round(float(p99), 3),
-        "memory_mb_at_first": round(first_mb),
-        "memory_mb_at_end": round(resident_mb(pid)),
+        "memory_mb": [round(each) for each in memory],
     }
 
 

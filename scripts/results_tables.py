@@ -14,7 +14,7 @@ from typing import Any
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("results", "scale", "failures"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("results", "scale", "failures", "serving"))
 RESULTS = ROOT / "benchmarks/results"
 MODELS = {
     "quartznet_10x5": "QuartzNet 10x5", "zipformer_s": "Zipformer-S", "fastconformer_6x512": "FastConformer, 6 × 512",
@@ -431,6 +431,19 @@ FAULTS = {
 }  # fmt: skip
 
 
+def serving() -> str:
+    """The server under load."""
+    found = read("serving")
+    answers = f"{found['right']:,} right, {found['requests'] - found['right']:,} wrong or lost"
+    times = " / ".join(f"{found[name]:.3f}" for name in ("p50_s", "p95_s", "p99_s"))
+    memory = " / ".join(f"{found['memory_mb'][place]:,}" for place in (0, 2, -1))
+    speed = f"{found['x_real_time']:.0f} / {found['transcribe_x_real_time']:.0f}"
+    header = "clients, minutes | answers | seconds of audio per second, server / `transcribe` | ratio"
+    header += " | time to the answer, 50 / 95 / 99 %, s | memory at first / after a fifth / at the end, MB"
+    clients = f"{found['clients']}, {found['seconds'] / 60:.0f}"
+    return table(header, [[clients, answers, speed, f"{found['ratio']:.2f}", times, memory]])
+
+
 def faults() -> str:
     """Runs with a fault; the seconds are those until all have ended, or have gone on after it."""
     found, rows = read("faults"), []
@@ -453,6 +466,7 @@ TABLES: dict[str, Callable[[], str]] = {
         an4, delay_penalty, streaming, streaming_long, exports, learning, accuracy, steps, smoke_runs, cold_start,
         inference, searches, data, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
         scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
+        serving,
     )
 }  # fmt: skip
 

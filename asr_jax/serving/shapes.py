@@ -7,8 +7,10 @@ from asr_jax.core.settings import PositiveInt
 from asr_jax.data.batching.buckets import Bucket, Scale
 from asr_jax.data.batching.limits import LEAST_S, BatchLimits, bucket_of
 
-NUM_LENGTHS = 4
-"""Largest number of lengths of rows. Each is half of the next one."""
+NUM_LENGTHS = 6
+"""Largest number of lengths of rows."""
+RATIO = 2**0.5
+"""Ratio of consecutive lengths of rows."""
 FACTOR = 4
 """Ratio of consecutive numbers of rows."""
 FILLED = 3 / 4
@@ -38,7 +40,7 @@ class Shapes:
             longest_s: Longest audio in seconds that is computed at once.
             num_lengths: Largest number of lengths of rows.
         """
-        lengths = [longest_s / 2**power for power in reversed(range(num_lengths))]
+        lengths = [longest_s / RATIO**power for power in reversed(range(num_lengths))]
         lengths = [length for length in lengths if length >= LEAST_S] or [longest_s]
         of_lengths = []
         for seconds in lengths:

@@ -16,12 +16,12 @@ def shapes():
 
 def test_lengths_and_rows(shapes):
     assert [[bucket.longest for bucket in buckets] for buckets in shapes.of_lengths] == [
-        [100] * 4, [200] * 4, [400] * 3, [800] * 3
+        [141] * 4, [200] * 4, [283] * 4, [400] * 3, [566] * 3, [800] * 3
     ]  # fmt: skip
     assert [[bucket.batch_size for bucket in buckets] for buckets in shapes.of_lengths] == [
-        [1, 4, 16, 64], [1, 4, 16, 32], [1, 4, 16], [1, 4, 8]
+        [1, 4, 16, 45], [1, 4, 16, 32], [1, 4, 16, 22], [1, 4, 16], [1, 4, 11], [1, 4, 8]
     ]  # fmt: skip
-    assert len(shapes.all) == 14
+    assert len(shapes.all) == 21
     several = Shapes.of(BatchLimits(seconds=64.0), 8.0, SCALE, num_devices=4)
     assert all(bucket.batch_size % 4 == 0 for bucket in several.all)
     short = Shapes.of(BatchLimits(seconds=64.0), 0.4, SCALE, num_devices=1)
@@ -29,14 +29,14 @@ def test_lengths_and_rows(shapes):
 
 
 def test_the_first_recording_determines_the_length(shapes):
-    bucket, rows = shapes.chosen([150, 700, 90, 160, 170, 110])
+    bucket, rows = shapes.chosen([190, 700, 90, 165, 170, 180])
     assert (bucket.longest, bucket.batch_size, rows) == (200, 4, [0, 3, 4, 5])
     bucket, rows = shapes.chosen([700, 150, 720, 90, 710])  # shorter ones in the row that is left
     assert (bucket.longest, bucket.batch_size, rows) == (800, 4, [0, 2, 4, 1])
     bucket, rows = shapes.chosen([700, 710])  # two of four rows would be empty
     assert (bucket.longest, bucket.batch_size, rows) == (800, 1, [0])
     bucket, rows = shapes.chosen([90] * 100)
-    assert (bucket.batch_size, rows) == (64, list(range(64)))
+    assert (bucket.batch_size, rows) == (45, list(range(45)))
     assert shapes.chosen([5000])[0].longest == 800  # the audio ends within the tolerance of its header
 
 
