@@ -39,11 +39,7 @@ def experiment() -> Experiment:
         name="rnnt_base",
         model=Model(
             front_end=rnnt(),
-            augment=(
-                SpecAugment(
-                    num_freq_masks=2, max_freq_bins=20, num_time_masks=10, max_time_frames=100, max_time_share=0.03
-                ),
-            ),
+            augment=(SpecAugment.rnnt(),),
             encoder=LSTMEncoder.base(),
             heads={"transducer": Transducer(prediction=LSTMPrediction(512, num_layers=2), joint_dim=768)},
         ),
