@@ -397,6 +397,7 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
         num_devices=setup.mesh.size,
         device=setup.mesh.devices.flat[0].device_kind,
         on=devices.description(),
+        versions=library_versions(),
         changed=[{"setting": name, "old": old, "new": new} for name, old, new in changed or ()],
         utterances=index.num_utterances,
         hours=index.hours,
