@@ -1,4 +1,4 @@
-"""Writes docs/licences.md, a list of the licences of all packages that the extras install: `python scripts/licences.py`.
+"""Writes docs/licences.md, the licences of all packages that the extras install: `python scripts/licences.py`.
 
 pip resolves the requirements and reports the metadata of the packages, without installing any. This takes some minutes
 and needs a package index.
@@ -63,9 +63,9 @@ installs beside it have the licences below, as their metadata states them. `scri
 | nvidia-… | `cuda12`, `cuda13` | libraries of CUDA | proprietary |
 | libtpu | `tpu` | compiler and driver of TPUs | terms of the Google Cloud Platform |
 
-The first ones are conditions for passing on copies, such as an image with these packages: with `av` or `espeakng-loader`,
-those of the GPL. The terms of NVIDIA and Google are also for use. Libraries within wheels were found by their names;
-those of GCC in the wheels of NumPy, SciPy and scikit-learn have an exception for this use.
+LGPL, GPL and MPL have conditions for passing on copies, such as an image with these packages: with `av` or
+`espeakng-loader`, those of the GPL. The terms of NVIDIA and Google are also for use. Libraries within wheels were found
+by their names; those of GCC in the wheels of NumPy, SciPy and scikit-learn have an exception for this use.
 """
 
 
@@ -99,9 +99,15 @@ def resolved(extras: str = "") -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True, upgrade_deps=True)  # old versions of pip do not report all metadata
         command = [f"{folder}/bin/python", "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        command += ["--constraint", "constraints.txt", "--report", f"{folder}/report", f".[{extras}]" if extras else "."]
+        command += [
+            "--constraint",
+            "constraints.txt",
+            "--report",
+            f"{folder}/report",
+            f".[{extras}]" if extras else ".",
+        ]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-        found = [each["metadata"] for each in json.loads(Path(folder, "report").read_text())["install"]]
+        found = [each["metadata"] for each in json.loads(Path(folder, "report").read_text("utf-8"))["install"]]
     return {each["name"].lower(): each for each in found if each["name"] != "asr-jax"}
 
 
@@ -115,7 +121,9 @@ def table(packages: Mapping[str, Mapping[str, Any]]) -> list[str]:
     by_licence = defaultdict(list)
     for metadata in packages.values():
         by_licence[licence_of(metadata)].append(metadata["name"])
-    rows = [f"| {licence} | {', '.join(sorted(names, key=str.lower))} |" for licence, names in sorted(by_licence.items())]
+    rows = [
+        f"| {licence} | {', '.join(sorted(names, key=str.lower))} |" for licence, names in sorted(by_licence.items())
+    ]
     return ["| licence | packages |", "| --- | --- |", *rows]
 
 

@@ -48,7 +48,9 @@ def test_the_version_is_semantic_and_the_same_everywhere():
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", VERSION)
     assert asr_jax.__version__ == VERSION, "call scripts/setup.sh after a change of the version"
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
-    newest = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(
+        r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
     assert newest[1] == VERSION
 
 
@@ -145,7 +147,9 @@ def index():
 def tracked(*folders):
     """Files of git, and those that it would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
-    return {name for name in subprocess.check_output(command, cwd=ROOT, text=True).splitlines() if (ROOT / name).exists()}
+    return {
+        name for name in subprocess.check_output(command, cwd=ROOT, text=True).splitlines() if (ROOT / name).exists()
+    }
 
 
 @pytest.mark.slow
@@ -183,7 +187,16 @@ def test_the_installed_package_works_in_another_folder(programs, tmp_path):
     assert "--optim.schedule.peak-lr" in asr_jax_("train", "--help")
     corpus = made_corpus(tmp_path / "corpus")
     sets = ("--data.train", corpus / "train.jsonl", "--data.validation", corpus / "validation.jsonl")
-    small = ("--model.encoder.dim", "32", "--data.batching.num-buckets", "1", "--updates", "2")
+    small = (
+        "--model.encoder.dim",
+        "32",
+        "--model.encoder.num-layers",
+        "2",
+        "--data.batching.num-buckets",
+        "1",
+        "--updates",
+        "2",
+    )
     asr_jax_("train", "--config", "configs/quickstart.py", *sets, *small, "--run-dir", "run")
     events = (json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines())
     (versions,) = [event["data"]["versions"] for event in events if event["event"] == "run_start"]
