@@ -187,7 +187,10 @@ def test_the_installed_package_works_in_another_folder(programs, tmp_path):
     assert "--optim.schedule.peak-lr" in asr_jax_("train", "--help")
     corpus = made_corpus(tmp_path / "corpus")
     sets = ("--data.train", corpus / "train.jsonl", "--data.validation", corpus / "validation.jsonl")
-    small = "--model.encoder.dim 32 --model.encoder.num-layers 2 --data.batching.num-buckets 1 --updates 2".split()
+    small = (
+        "--model.encoder.dim", "32", "--model.encoder.num-layers", "2", "--data.batching.num-buckets", "1",
+        "--updates", "2",
+    )  # fmt: skip
     asr_jax_("train", "--config", "configs/quickstart.py", *sets, *small, "--run-dir", "run")
     events = (json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines())
     (versions,) = [event["data"]["versions"] for event in events if event["event"] == "run_start"]
