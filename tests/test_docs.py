@@ -13,7 +13,10 @@ from asr_jax.search.label_synchronous import LabelDecoding
 from tests.cli.test_options_of_commands import MODULES, options_of
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech", "--an4",
     "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
@@ -74,6 +77,15 @@ def test_examples_run(name):
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL):
         exec(block, scope)
+
+
+def test_quoted_files_are_those_of_the_example():
+    quotes = re.findall(
+        r"^`(\S+)`:\n\n```python\n(.*?)```", (ROOT / "docs/adding-a-model.md").read_text(), re.M | re.DOTALL
+    )
+    assert len(quotes) == 3
+    for path, text in quotes:
+        assert text == (ROOT / path).read_text(), path
 
 
 def test_the_readme_is_short():

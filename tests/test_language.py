@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("asr_jax", "configs", "scripts", "benchmarks", "examples", "docs")
-PAGES = ("README.md", "CHANGELOG.md", "BUILD_NOTES.md")
+PAGES = ("README.md", "CHANGELOG.md", "BUILD_NOTES.md", "CONTRIBUTING.md", "SECURITY.md")
 UNUSED = (
     "heard", "told", "anew", "mend", "mends", "mended", "seldom", "wherever", "nobody", "by name", "what is said",
     "of those that", "of those which", "as it is called", "in its place stands", "SEC_NEW", "SEC_OLD", "FIXME",

@@ -203,8 +203,7 @@ def parse_with_experiment[Options](
     """
     source, _ = parse_known(ExperimentSource, arguments, prog=prog)
     if asks_for_help(arguments) and source == ExperimentSource():
-        beside_package = Path(__file__).parents[2] / EXAMPLE  # the current folder may be another
-        source = ExperimentSource(config=EXAMPLE if Path(EXAMPLE).is_file() else str(beside_package))
+        source = ExperimentSource(config=EXAMPLE)
     before, of = experiment_from(source, arguments, prog=prog)
     options, fields, of_source = flags_of(kind), flags_of_experiment(before), flags_of(ExperimentSource, place=(2,))
     if asks_for_help(arguments):
@@ -280,11 +279,21 @@ def _experiment_of(folder: Path) -> Experiment | None:
     return load_experiment(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
 
 
+def _of_package(file: Path) -> Path:
+    """Returns the package's config if `file` is `configs/NAME.py` and does not exist, and otherwise `file`."""
+    if file.is_file() or file.parent != Path("configs"):
+        return file
+    package = Path(__file__).parents[1]
+    of_wheel, of_checkout = (folder / file for folder in (package, package.parent))
+    return next((each for each in (of_wheel, of_checkout) if each.is_file()), file)
+
+
 def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
     """Calls the function `experiment` of a Python file and returns its Experiment.
 
     Args:
-        path: Python file.
+        path: Python file. If there is no `configs/NAME.py` in the current folder, the package's config of this name is
+            used.
         init_from: Path of the initial weights. It is passed to `experiment` if that function has an argument
             `init_from`, from which it can read settings.
 
@@ -292,7 +301,7 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
         UserError: If the file is missing, fails, does not return an Experiment, or defines a class of the settings
             itself.
     """
-    file = Path(at_home(str(path)))
+    file = _of_package(Path(at_home(str(path))))
     if not file.is_file():
         others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UserError(f"config {path} does not exist{nearest(str(path), others)}")

@@ -30,7 +30,7 @@ from asr_jax.core.devices import devices, tracing_for
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import read_text
 
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
+LIBRARIES = ("asr-jax", "jax", "jaxlib", "flax", "optax", "numpy")
 UNUSED_DAYS = 30.0
 Kept = tuple[export.Exported, Any, float]
 """An exported program of the flat arguments, the tree structure of its outputs, and its floating-point operations."""
@@ -302,7 +302,7 @@ def _surroundings() -> dict[str, str]:
 
 
 def _version(library: str) -> str:
-    """Returns the version of a library that may be missing, on which the choice of kernels depends."""
+    """Returns the version of a library that may be missing, as this package is if it was not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -310,8 +310,8 @@ def _version(library: str) -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """Returns the versions of the libraries that compute."""
-    return {library: importlib.metadata.version(library) for library in LIBRARIES}
+    """Returns the versions of this package and of the libraries that compute."""
+    return {library: _version(library) for library in LIBRARIES}
 
 
 def _digest(*parts: str) -> str:

@@ -22,7 +22,7 @@ FILE_NAME = "events.jsonl"
 
 EVENTS: dict[str, str] = {
     "run_start": "a job starts: run, num_updates, num_epochs, num_parameters, num_devices, on (its "
-    "devices), changed [{setting, old, new}, ..]",
+    "devices), versions {library: version}, changed [{setting, old, new}, ..]",
     "data": "an input of the data, or its long utterances: set (train or validation), message",
     "setting_changed": "the job continues a run with another value of a setting: setting, old, new",
     "resumed": "the job continues from a checkpoint: update, data_position, path",

@@ -16,6 +16,7 @@ from asr_jax.core.files import append_lines
 from asr_jax.core.names import counted
 from asr_jax.core.native import native_problems
 from asr_jax.core.processes import gathered, is_main, on_main
+from asr_jax.core.programs import library_versions
 from asr_jax.core.pytrees import num_elements
 from asr_jax.core.run_folder import REJECTED, SMOKE, VOIDED
 from asr_jax.core.sums import merge
@@ -397,6 +398,7 @@ def announce(setup: Setup, log: EventLog, shapes: InitialState, *, changed: list
         num_devices=setup.mesh.size,
         device=setup.mesh.devices.flat[0].device_kind,
         on=devices.description(),
+        versions=library_versions(),
         changed=[{"setting": name, "old": old, "new": new} for name, old, new in changed or ()],
         utterances=index.num_utterances,
         hours=index.hours,

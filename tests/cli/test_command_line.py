@@ -236,6 +236,17 @@ def test_missing_config_suggests_the_nearest():
         load_config("configs/quikstart.py")
 
 
+def test_configs_of_the_package_are_found_in_any_folder_unless_it_has_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/digits.py").name == load_config(str(CONFIGS[0].with_name("digits.py"))).name
+    with pytest.raises(UserError, match=r"config elsewhere/digits\.py does not exist"):
+        load_config("elsewhere/digits.py")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "digits.py").write_text("x = 1\n")
+    with pytest.raises(UserError, match="no attribute 'experiment'"):
+        load_config("configs/digits.py")
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_loads_and_survives_json(path, tmp_path):
     experiment = load_config(str(path))

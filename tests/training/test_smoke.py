@@ -70,6 +70,7 @@ def test_a_smoke_run_does_what_a_run_does_and_replaces_the_one_before(
         (folder / "left over").touch()
     started = [event["data"] for event in events if event["event"] == "run_start"]
     assert [(data["utterances"], data["num_updates"]) for data in started] == [(50, 20)], "the second run is a new run"
+    assert started[0]["versions"].keys() >= {"asr-jax", "jax", "flax"}
     assert not Path(experiment.run_dir).exists()
 
 
