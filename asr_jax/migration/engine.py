@@ -5,7 +5,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from asr_jax.migration.rows import Elsewhere, NotNeeded, Part, Refused, Table, T
 from asr_jax.migration.shell import Shell
 
 OF_EVERY_SYSTEM: Table = {
-    "OMP_NUM_THREADS CUDNN_V8_API_ENABLED TORCH_CUDNN_V8_API_ENABLED NCCL_DEBUG PYTHONPATH PYTHON_COMMAND ARGS":
+    "OMP_NUM_THREADS CUDNN_V8_API_ENABLED TORCH_CUDNN_V8_API_ENABLED NCCL_DEBUG PYTHONPATH":
         NotNeeded("XLA and NumPy need no such variables"),
     "CUDA_VISIBLE_DEVICES": Elsewhere("train --devices"),
     "--help": Elsewhere("train --help"),
@@ -27,7 +27,6 @@ OF_EVERY_SYSTEM: Table = {
 }  # fmt: skip
 DEFAULT, SCRIPT, FILE, VARIABLE, FLAG = range(5)
 """Origins of values; later ones replace earlier ones."""
-KINDS = {"mapped": "→", "elsewhere": "other command", "not needed": "not needed", "refused": "refused"}
 
 
 class Change(NamedTuple):
@@ -40,6 +39,8 @@ class Change(NamedTuple):
     """First names of the rows from whose values it is computed."""
     by: str = " × "
     """Text between the values in the comment."""
+    shown: tuple[str, ...] | None = None
+    """Names of the values that the comment has. None: all of `names`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ class Given:
         return name in self.values and self.values[name].origin > DEFAULT
 
     def said(self, names: Sequence[str], by: str = " × ") -> str:
-        return by.join(str(self.values[name]) for name in names if name in self.values)
+        """Returns a comment with the values; keys of YAML files are without their first parts."""
+        found = [self.values[name] for name in names if name in self.values]
+        return by.join(str(replace(each, name=".".join(each.name.split(".")[-2:]))) for each in found)
 
 
 class Line(NamedTuple):
@@ -297,10 +300,11 @@ def migrate(
     Raises:
         UserError: If a name has no row, a value cannot be converted, or the settings do not fit each other.
     """
-    program = next(
-        (each for path in reversed(read.programs) for each in system.programs if re.search(each.pattern + "$", path)),
-        Program(""),
-    )
+    called = [
+        each for path in reversed(read.programs) for each in system.programs if re.search(f"({each.pattern})$", path)
+    ]
+    # an outer script of another kind, such as a benchmark, calls the training script
+    program = next((each for each in reversed(called) if each.command), called[0] if called else Program(""))
     values, unknown = _merged(system, program, read)
     if unknown and not ignore_unknown:
         raise UserError("\n".join(unknown) + "\n--ignore-unknown continues without them")
@@ -341,7 +345,7 @@ def _merged(system: System, program: Program, read: Read) -> tuple[dict[str, Val
     for each in sorted((*defaults, *read.values), key=lambda value: value.origin):
         if each.name in read.used and not row_of(each.name, *tables):
             continue  # a variable of a script that only flags or other variables use
-        if re.fullmatch(r"[1-9@]|\w*[a-z]\w*", each.name) or each.name == "--program" and each.value in ("train", "\\"):
+        if each.name == "--program" or (each.origin == SCRIPT and re.fullmatch(r"[1-9@]|[a-z]\w*", each.name)):
             continue
         if each.value is None or each.value == "" or each.value == "???":
             continue
@@ -376,7 +380,7 @@ def _line(value: Value, named: Any) -> Line:
     if isinstance(row, Refused):
         if row.is_lost(value.value):
             return Line(str(value), "refused", row.reason)
-        return Line(str(value), "not needed", "it is off")
+        return Line(str(value), "not needed", "the trainer does the same")
     return Line(str(value), "mapped", "as in the recipe" if isinstance(row, Part) else "")
 
 
@@ -406,7 +410,7 @@ def applied(base: Experiment, changes: Sequence[Change], given: Given) -> tuple[
         raise UserError(f"the settings do not fit this package: {error}") from error
     comments = {}
     for change in changes:
-        if comment := given.said(change.names, change.by):
+        if comment := given.said(change.names if change.shown is None else change.shown, change.by):
             comments[_place(experiment, change.field)] = comment
     return experiment, comments
 
@@ -425,7 +429,7 @@ def _replaced(value: Any, tree: Mapping[str, Any]) -> Any:
             place = _number(value, part)
             entries[place] = _replaced(entries[place], node)
         return tuple(entries)
-    return dataclasses.replace(value, **{part: _replaced(getattr(value, part), node) for part, node in inner.items()})
+    return replace(value, **{part: _replaced(getattr(value, part), node) for part, node in inner.items()})
 
 
 def _number(entries: tuple[Any, ...], part: str) -> int:

@@ -59,8 +59,8 @@ def _wrapped(comment: str, space: str) -> Iterator[str]:
     yield line
 
 
-def expression(value: Any, comments: Comments, *, indent: int, before: str) -> tuple[str, set[str]]:
-    """Returns lines with an expression that makes the settings, and the import lines that it needs.
+def expression(value: Any, comments: Comments, *, indent: int, before: str) -> tuple[str, set[tuple[str, str]]]:
+    """Returns lines with an expression that makes the settings, and the imports that it needs: (module, class).
 
     Fields with their default are left out if they have no comment.
 
@@ -69,19 +69,19 @@ def expression(value: Any, comments: Comments, *, indent: int, before: str) -> t
         indent: Number of spaces before the first line.
         before: Text before the expression, such as `return`.
     """
-    imports = set[str]()
+    imports = set[tuple[str, str]]()
     item = _item(value, "", comments, imports, f"{before} ")
     return "\n".join(item.lines(indent)).removesuffix(","), imports
 
 
-def _item(value: Any, place: str, comments: Comments, imports: set[str], start: str = "") -> Item:
+def _item(value: Any, place: str, comments: Comments, imports: set[tuple[str, str]], start: str = "") -> Item:
     comment = comments.get(place, "")
     if isinstance(value, dict):
         inner = [_item(each, _at(place, name), comments, imports, f'"{name}": ') for name, each in value.items()]
         return Item(f"{start}{{", inner, "}", comment)
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
         cls = type(value)
-        imports.add(f"from {cls.__module__} import {cls.__name__}")
+        imports.add((cls.__module__, cls.__name__))
         if not dataclasses.is_dataclass(value):
             return Item(f"{start}{cls.__name__}(", [Item(repr(each)) for each in value], ")", comment)
         arguments = [

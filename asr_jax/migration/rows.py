@@ -76,7 +76,7 @@ def row_of(name: str, *tables: Table) -> Named | None:
                 if plain(each) == plain(name):
                     return Named(first, row)
                 if "*" in each and fnmatchcase(name, each):
-                    patterns.append(Named(first, row))
+                    patterns.append(Named(name, row))
         if patterns:
             return patterns[0]
     return None

@@ -144,10 +144,12 @@ class Shell:
     def _call(self, words: list[str]) -> None:
         """Finds the script or the program in a call, after launchers such as torchrun with their options."""
         if words[0] == "cargo":
-            named = words[words.index("--bin") + 1 :] if "--bin" in words else [words[0]]
-            self.programs.append(f"cargo run {named[0]}")
-            self.arguments = words[words.index("--") + 1 :] if "--" in words else []
-            self.variables |= {"--cargo": shlex.join(words[: words.index("--") if "--" in words else None])}
+            place = words.index("--") if "--" in words else len(words)
+            self.arguments = words[place + 1 :]
+            named = words[words.index("--bin") + 1] if "--bin" in words else "train"
+            is_named = self.arguments and not self.arguments[0].startswith("-")
+            self.programs.append(f"cargo run {self.arguments[0] if is_named else named}")
+            self.variables["--cargo"] = shlex.join(words[:place])
             return
         place = next((n for n, word in enumerate(words) if PROGRAM.fullmatch(word) or word.endswith(".sh")), None)
         if place is None:
