@@ -30,9 +30,7 @@ class MigrateOptions:
     sources: Annotated[Positional[tuple[UserPath, ...]], arg(metavar="SOURCE …")] = ()
     """Shell scripts and YAML files of one training; a command line stands after --, as in `-- EPOCHS=20 bash
     scripts/train.sh`."""
-    of: Annotated[
-        Literal["caiman", "quartznet", "wav2vec2", "rust", "nemo", "icefall"] | None, arg(name="from")
-    ] = None
+    of: Annotated[Literal["caiman", "quartznet", "wav2vec2", "rust", "nemo", "icefall"] | None, arg(name="from")] = None
     """System of the sources. Default: the one that their names and words are of."""
     out: Annotated[Path | None, arg(metavar="CONFIG.py")] = None
     """Config to write. Default: only the report is printed."""
@@ -73,15 +71,17 @@ def main(arguments: Sequence[str]) -> None:
         print("\n--out CONFIG.py writes the config")
         return
     sources = [*options.sources, *([shlex.join(command)] if command else [])]
-    options.out.write_text(config_text(found, " ".join(sources)))
+    options.out.write_text(config_text(found, " ".join(sources)), encoding="utf-8")
     if load_config(options.out) != found.experiment:
         raise AssertionError(f"{options.out} has other settings than the migration: this is a mistake of the program")
-    print(f"\nwritten: {options.out}; next: python -m asr_jax.train --config {quoted(options.out)} --dry-run")
+    flags = [line.result.removeprefix("train ") for line in found.lines if line.result.startswith("train --")]
+    next_command = " ".join(["python -m asr_jax.train --config", quoted(options.out), *flags, "--dry-run"])
+    print(f"\nwritten: {options.out}; next: {next_command}")
 
 
 def _differences(recipe: Path) -> list[str]:
     """Returns what a config of this package says about its differences from the published recipe."""
-    text = recipe.read_text().split('"""')[1]
+    text = recipe.read_text(encoding="utf-8").split('"""')[1]
     found = re.search(rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)", text)
     if not found:
         return []

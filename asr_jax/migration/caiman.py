@@ -12,20 +12,44 @@ from asr_jax.config import Experiment
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, numbers, one_of, real, text, truth, words
+from asr_jax.migration.rows import (
+    PART,
+    Elsewhere,
+    NotNeeded,
+    Refused,
+    Table,
+    To,
+    numbers,
+    one_of,
+    real,
+    text,
+    truth,
+    words,
+)
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
 
-HEAD, AUDIO, FEATURES, SPEC = (
-    "model.heads.transducer", "input_train.audio_dataset", "input_train.filterbank_features", "input_train.spec_augment",
-)  # fmt: skip
+HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
+AUDIO, FEATURES = "input_train.audio_dataset", "input_train.filterbank_features"
 STATISTICS = Elsewhere("feature_statistics; then front_end=rnnt(NormaliseByDataSet(…, share=Ramp(…))):")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 EOS = "evaluation has no strategy for an end of the utterance"
-BEAM = f"evaluate RUN --decoding.{{}}"
+BEAM = "evaluate RUN --decoding.{}"
 LATENCY = Refused("there is no measure of the emission latency")
 STAR = Refused("the penalty does not move: set model.heads.transducer.penalties.star and star_id")
 OF_LR = "an update with non-finite values is voided, and training.limits.patience ends a run without progress"
+
+
+def _longest(value: Any) -> float:
+    """Returns the longest duration; MAX_DURATION is what create_config_set_env.sh replaces."""
+    return 20.0 if value == "MAX_DURATION" else real(value)
+
+
+def _limit(value: Any) -> float:
+    """Returns a threshold as a log-probability; negative ones are off."""
+    return -real(value) if real(value) >= 0 else float("-inf")
+
+
 TABLE: Table = {
     "--sampling_mode": PART,
     "--per_gpu_batch_size PER_GPU_BATCH_SIZE": PART,
@@ -121,8 +145,8 @@ TABLE: Table = {
     "--decoder": To(f"{HEAD}.decoding.kind", text),
     "--beam_width": To(f"{HEAD}.decoding.search.beam_width"),
     "--temperature": To(f"{HEAD}.decoding.temperature", real),
-    "--beam_prune_score_thresh": To(f"{HEAD}.decoding.search.label_prune_logp", lambda value: _limit(value)),
-    "--beam_prune_topk_thresh": To(f"{HEAD}.decoding.search.token_prune_logp", lambda value: _limit(value)),
+    "--beam_prune_score_thresh": To(f"{HEAD}.decoding.search.label_prune_logp", _limit),
+    "--beam_prune_topk_thresh": To(f"{HEAD}.decoding.search.token_prune_logp", _limit),
     "--beam_decoder_procs_per_gpu --beam_min_decode_batch_size_per_proc": NotNeeded("the beam runs on the device"),
     "--beam_no_partials --beam_final_emission_thresh": NotNeeded("serve settles words as soon as all hypotheses agree"),
     "--fuzzy_topk_logits": Refused("there is no hardware of Myrtle to imitate"),
@@ -150,7 +174,7 @@ TABLE: Table = {
     f"{AUDIO}.standardize_text": Refused("texts are normalised by data.tokenizer.normaliser alone"),
     f"{AUDIO}.replacements": Refused("replace them in the manifests"),
     f"{AUDIO}.remove_tags": Refused("tags such as <noise> have to be removed from the manifests"),
-    f"{AUDIO}.max_duration": To("data.filters.max_duration_s", lambda value: 20.0 if value == "MAX_DURATION" else real(value)),
+    f"{AUDIO}.max_duration": To("data.filters.max_duration_s", _longest),
     f"{AUDIO}.min_duration": To("data.filters.min_duration_s", real),
     f"{AUDIO}.max_transcript_len": To("data.filters.max_chars"),
     f"{AUDIO}.speed_perturbation.min_rate": PART,
@@ -183,7 +207,7 @@ TABLE: Table = {
     "rnnt.joint_n_hid": To(f"{HEAD}.joint_dim"),
     "rnnt.joint_dropout": To(f"{HEAD}.dropout", real),
     "rnnt.joint_net_lr_factor": PART,
-    "rnnt.joint_apex_transducer rnnt.joint_apex_relu_dropout": NotNeeded("the joint network is computed a few frames at a time"),
+    "rnnt.joint_apex_transducer rnnt.joint_apex_relu_dropout": NotNeeded("few frames of the joint exist at a time"),
     "rnnt.forget_gate_bias": Refused("it is 1", (1.0,)),
     "rnnt.custom_lstm": NotNeeded("states are passed on without another LSTM"),
     "rnnt.quantize rnnt.enc_rw_dropout rnnt.pred_rw_dropout": Refused("there is no such LSTM"),
@@ -205,11 +229,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _limit(value: Any) -> float:
-    """Returns a threshold as a log-probability; negative ones are off."""
-    return -real(value) if real(value) >= 0 else float("-inf")
-
-
 def _recipe(given: Given) -> str:
     name = str(given.get("--model_config", ""))
     wide, deep = given.number("rnnt.enc_n_hid"), given.number("rnnt.enc_post_rnn_layers")
@@ -227,8 +246,8 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     delay = given.get("--delay_penalty", "wer_schedule")
     if delay == "wer_schedule":
         yield (
-            "--delay_penalty wer_schedule: there is no penalty; when the WER is below 30 %, continue with --init-from RUN "
-            f"--{HEAD.replace('_', '-')}.penalties.delay 0.01"
+            "--delay_penalty wer_schedule: there is no penalty; when the WER is below 30 %, continue with "
+            f"--init-from RUN --{HEAD.replace('_', '-')}.penalties.delay 0.01"
         )
     else:
         yield Change(f"{HEAD}.penalties.delay", given.read("--delay_penalty", float), ("--delay_penalty",))
@@ -240,7 +259,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     half_lives = given.number("--warmup_steps", 1632) + given.number("--hold_steps", 18_000)
     after = given.number("--rsp_delay", half_lives + 3 * given.number("--half_life_steps", 10_880))
     passing = StatePassing(tuple(map(float, lengths)), after=after)
-    names = ("--rsp_seq_len_freq", "--rsp_delay")
+    names: tuple[str, ...] = ("--rsp_seq_len_freq", "--rsp_delay")
     if "--rsp_delay" not in given:
         names = ("--rsp_seq_len_freq", "--warmup_steps", "--hold_steps", "--half_life_steps")
     yield Change("training.pass_states", passing, names, ", ")
@@ -284,13 +303,13 @@ def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
         ),
     }
     if mode not in made:
-        raise_known = ", ".join(str(each) for each in made if each)
-        yield f"--sampling_mode {mode} is not known (expected one of {raise_known}): batches have a fixed number of rows"
+        known = ", ".join(str(each) for each in made if each)
+        yield f"--sampling_mode {mode} is not known (expected one of {known}): batches have equal numbers of rows"
         mode = None
     shown = ("--sampling_mode", *names) if mode else (*names, "--num_buckets")
     yield Change("data.batching", made[mode](), shown, ", ")
     if mode in ("duration", "1D-bucketing", "1D-bucketing-dyn"):
-        yield f"CAIMAN-ASR's page names no flag for the seconds of a batch: data.batching.budget is {seconds:g} s per device"
+        yield f"its page names no flag for the seconds of a batch: data.batching.budget is {seconds:g} s per device"
     if mode in ("1D-bucketing", "2D-bucketing", "2D-bucketing-fixed", "2D-bucketing-singlet"):
         yield "its page names no flag for the edges of the buckets: set data.batching.edges_s, and edges_labels for 2D"
     if mode == "2D-bucketing":
@@ -309,7 +328,11 @@ def _mixing(given: Given) -> Iterator[Change | str]:
         yield Change("data.mixing", Mixing("absolute", tuple(map(float, weights))), ("--train_manifest_ratios",))
     elif "--relative_train_manifest_ratios" in given:
         weights = given.read("--relative_train_manifest_ratios", numbers)
-        yield Change("data.mixing", Mixing("relative", tuple(map(float, weights))), ("--relative_train_manifest_ratios",))
+        yield Change(
+            "data.mixing", Mixing("relative", tuple(map(float, weights))), ("--relative_train_manifest_ratios",)
+        )
+    elif given.get("--sampling_mode") == "duration":
+        yield "CAIMAN-ASR mixes manifests with the canary exponent 0.75; batches of equal duration are not mixed"
     elif (exponent := given.read("--canary_exponent", float, 0.75)) > 0:
         yield Change("data.mixing", Mixing("temperature", exponent=exponent), ("--canary_exponent",))
 
@@ -317,12 +340,15 @@ def _mixing(given: Given) -> Iterator[Change | str]:
 def _augmentation(given: Given) -> Iterator[Change | str]:
     made: list[Any] = []
     noise, folder = given.read("--prob_background_noise", float, 0.0), given.get("--noise_dataset", "")
-    ramp = {"begin_updates": given.number("--noise_delay_steps", 4896), "ramp_updates": given.number("--noise_ramp_steps", 4896)}
+    ramp = {
+        "begin_updates": given.number("--noise_delay_steps", 4896),
+        "ramp_updates": given.number("--noise_ramp_steps", 4896),
+    }
     first = (given.read("--noise_initial_low", float, 30.0), given.read("--noise_initial_high", float, 60.0))
     if noise and given.read("--use_noise_audio_folder", truth, False) and folder:
         made.append(BackgroundNoise(probability=noise, folder=folder, snr_db=Ramp(first=first, **ramp)))
     elif noise:
-        yield f"background noise ({noise:g} of the utterances) needs a folder of recordings: add BackgroundNoise(folder=…)"
+        yield f"background noise ({noise:g} of the utterances) needs recordings: add BackgroundNoise(folder=…)"
     if babble := given.read("--prob_babble_noise", float, 0.0):
         made.append(Babble(probability=babble, snr_db=Ramp(first=first, last=(15.0, 30.0), **ramp)))
     if narrow := given.read("--prob_train_narrowband", float, 0.0):

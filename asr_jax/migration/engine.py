@@ -15,7 +15,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.flags import is_flag
 from asr_jax.core.text_files import read_text
-from asr_jax.migration.rows import Elsewhere, NotNeeded, Part, Refused, Table, To, number, plain, row_of
+from asr_jax.migration.rows import Elsewhere, NotNeeded, Part, Refused, Table, To, is_off, number, plain, row_of
 from asr_jax.migration.shell import Shell
 
 OF_EVERY_SYSTEM: Table = {
@@ -25,6 +25,8 @@ OF_EVERY_SYSTEM: Table = {
     "--help": Elsewhere("train --help"),
     "DISTRIBUTED --local_rank --nproc_per_node": NotNeeded("one process uses all devices (docs/several-machines.md)"),
 }  # fmt: skip
+LONGEST = 200
+"""Characters of a value in comments."""
 DEFAULT, SCRIPT, FILE, VARIABLE, FLAG = range(5)
 """Origins of values; later ones replace earlier ones."""
 
@@ -50,7 +52,7 @@ class Program:
     pattern: str
     """Regular expression for the end of its path."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values of names that are not given; None: the program is not a training."""
+    """Values of names that are not given."""
     command: str = ""
     """Command of this package that does the same, for a program that does not train."""
     table: Table = field(default_factory=dict)
@@ -187,7 +189,9 @@ def read_sources(sources: Sequence[str], command: Sequence[str]) -> Read:
     files = [Path(source) for source in sources]
     for path in files:
         if not path.is_file():
-            raise UserError(f"{path} does not exist: expected a shell script or a YAML file, or a command line after --")
+            raise UserError(
+                f"{path} does not exist: expected a shell script or a YAML file, or a command line after --"
+            )
         found.texts += f"{path}\n{read_text(path)}\n"
     scripts = [path for path in files if path.suffix not in (".yaml", ".yml")]
     shell.folders += [path.absolute().parent for path in files]
@@ -204,7 +208,7 @@ def read_sources(sources: Sequence[str], command: Sequence[str]) -> Read:
     for name, value in shell.variables.items():
         origin = VARIABLE if name in shell.given else SCRIPT
         found.values.append(Value(name, value, origin))
-    found.values += list(arguments_of(shell.arguments, FLAG if not scripts and not shell.given else FLAG))
+    found.values += list(arguments_of(shell.arguments))
     for path in _yaml_files(found, files, shell):
         found.values = [Value(key, value, FILE) for key, value in read_yaml(path).items()] + found.values
         found.texts += f"\n{read_text(path)}" * (path not in files)
@@ -226,11 +230,13 @@ def _yaml_files(found: Read, files: Sequence[Path], shell: Shell) -> list[Path]:
         if path := shell.find(name):
             paths.append(path)
         elif name.endswith((".yaml", ".yml")):
-            found.notes.append(f"{name} was not found: its settings are those of the recipe; add the file to the sources")
+            found.notes.append(
+                f"{name} was not found: its settings are those of the recipe; add the file to the sources"
+            )
     return list(dict.fromkeys(paths))
 
 
-def arguments_of(arguments: Sequence[str], origin: int) -> Iterator[Value]:
+def arguments_of(arguments: Sequence[str]) -> Iterator[Value]:
     """Yields flags with their values, and settings as in Hydra: model.optim.lr=1e-4."""
     rest = list(arguments)
     while rest:
@@ -238,17 +244,19 @@ def arguments_of(arguments: Sequence[str], origin: int) -> Iterator[Value]:
         if is_flag(word):
             name, equals, value = word.partition("=")
             values = [value] if equals else []
-            while rest and not equals and not is_flag(rest[0]) and not re.match(r"[+~]{0,2}[a-z][\w.]*\.[\w.]*=", rest[0]):
+            while (
+                rest and not equals and not is_flag(rest[0]) and not re.match(r"[+~]{0,2}[a-z][\w.]*\.[\w.]*=", rest[0])
+            ):
                 values.append(rest.pop(0))
             if plain(name) == "--override_config":
-                key, _, value = values[0].partition("=")
+                key, _, value = (values or [rest.pop(0)])[0].partition("=")
                 yield Value(key, yaml.safe_load(value), FLAG)
             else:
-                yield Value(name, values if len(values) > 1 else values[0] if values else True, origin)
+                yield Value(name, values if len(values) > 1 else values[0] if values else True, FLAG)
         elif found := re.fullmatch(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", word, re.DOTALL):
             yield Value(found[1], yaml.safe_load(found[2]), FLAG)
         else:
-            yield Value("--program", word, origin)
+            yield Value("--program", word, FLAG)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -303,19 +311,24 @@ def migrate(
     called = [
         each for path in reversed(read.programs) for each in system.programs if re.search(f"({each.pattern})$", path)
     ]
+    if read.programs and system.programs and not called:
+        known = ", ".join(re.sub(r"\\w\*|\\|\(\^\|/\)|^\^", "", each.pattern) for each in system.programs)
+        raise UserError(f"{read.programs[-1]} is no program of {system.title} that can be migrated: expected {known}")
     # an outer script of another kind, such as a benchmark, calls the training script
     program = next((each for each in reversed(called) if each.command), called[0] if called else Program(""))
     values, unknown = _merged(system, program, read)
+    given = Given(values)
+    recipe = "" if program.command else system.recipe(given)
     if unknown and not ignore_unknown:
         raise UserError("\n".join(unknown) + "\n--ignore-unknown continues without them")
-    given = Given(values)
-    lines = [_line(value, row_of(value.name, program.table, system.table, OF_EVERY_SYSTEM)) for value in values.values()]
+    lines = [
+        _line(value, row_of(value.name, program.table, system.table, OF_EVERY_SYSTEM)) for value in values.values()
+    ]
     notes = [*read.notes, *unknown]
     if program.command:
         parts = [line.result for line in lines if line.kind == "elsewhere" and line.result.startswith(program.command)]
         flags = [part.removeprefix(program.command).strip() for part in parts]
         return Migration(system, "", None, {}, lines, notes, f"python -m asr_jax.{' '.join([program.command, *flags])}")
-    recipe = system.recipe(given)
     base = load(recipe)
     changes, differs = list[Change](), list[str]()
     for first, value in values.items():
@@ -373,8 +386,10 @@ def _unknown(each: Value, system: System, program: Program) -> str:
 def _line(value: Value, named: Any) -> Line:
     row = named.row
     if isinstance(row, Elsewhere):
-        is_word = value.value is True or row.command.endswith("--help")
-        return Line(str(value), "elsewhere", f"{row.command}{'' if is_word else ' ' + _short(value.value)}")
+        if is_off(value.value):
+            return Line(str(value), "not needed", "it is off")
+        word = "" if str(value.value).lower() == "true" else _short((row.read or _same)(value.value))
+        return Line(str(value), "elsewhere", f"{row.command} {word}".strip())
     if isinstance(row, NotNeeded):
         return Line(str(value), "not needed", row.reason)
     if isinstance(row, Refused):
@@ -384,12 +399,16 @@ def _line(value: Value, named: Any) -> Line:
     return Line(str(value), "mapped", "as in the recipe" if isinstance(row, Part) else "")
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 def _short(value: Any) -> str:
     if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
         return " ".join(str(each) for each in value)
     if dataclasses.is_dataclass(value) or isinstance(value, list | tuple | dict):
         return f"{type(value).__name__}(…)" if dataclasses.is_dataclass(value) else f"{len(value)} values"
-    return str(value)
+    return str(value) if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]}…"
 
 
 def applied(base: Experiment, changes: Sequence[Change], given: Given) -> tuple[Experiment, dict[str, str]]:

@@ -23,7 +23,11 @@ TABLE: Table = {
     "--pos-dim": To(f"{ENCODER}.positions_dim"),
     "--decoder-dim": PART,
     "--joiner-dim": PART,
-    **{f"--attention-decoder-{name}": PART for name in ("dim", "num-layers", "attention-dim", "num-heads", "feedforward-dim")},
+    "--attention-decoder-dim": PART,
+    "--attention-decoder-num-layers": PART,
+    "--attention-decoder-attention-dim": PART,
+    "--attention-decoder-num-heads": PART,
+    "--attention-decoder-feedforward-dim": PART,
     "--causal": PART,
     "--chunk-size": PART,
     "--left-context-frames": PART,
@@ -102,7 +106,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     share = seconds / given.number("--ref-duration", 600)
     yield Change(f"{ENCODER}.batches_per_update", share, (*of_batch, "--ref-duration"), ", ")
     rows = {name: given.read(f"--{name}", numbers) for name in SIZES if f"--{name}" in given}
-    num = len(rows.get("encoder-dim", base.model.encoder.dims))  # type: ignore[attr-defined]
+    num = len(rows.get("encoder-dim") or base.model.encoder.dims)  # type: ignore[attr-defined]
     for name, values in rows.items():
         yield Change(f"{ENCODER}.{SIZES[name]}", tuple(values) * (num if len(values) == 1 else 1), (f"--{name}",))
     if _is(given, "causal"):
@@ -119,7 +123,9 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("data.train", (given.get("--manifest-dir"),), ("--manifest-dir",))
         yield "data.train: lhotse's cuts of recordings are read; of precomputed features, the recordings are needed"
     elif _is(given, "mini-libri") or not _is(given, "full-libri"):
-        path = base.data.train[0].replace("train-960", "train-clean-5" if _is(given, "mini-libri") else "train-clean-100")
+        path = base.data.train[0].replace(
+            "train-960", "train-clean-5" if _is(given, "mini-libri") else "train-clean-100"
+        )
         yield Change("data.train", (path,), ("--full-libri", "--mini-libri"), ", ")
 
 
@@ -144,7 +150,9 @@ def _heads(given: Given, base: Experiment) -> Iterator[Change | str]:
             )
         }  # fmt: skip
         scale = given.read("--attention-decoder-loss-scale", float, 0.8)
-        heads["attention"] = AttentionDecoder(scale=scale, decoder=LabelDecoder(**values), ctc="ctc" if with_ctc else "")
+        heads["attention"] = AttentionDecoder(
+            scale=scale, decoder=LabelDecoder(**values), ctc="ctc" if with_ctc else ""
+        )
         names.append("--attention-decoder-loss-scale")
     yield Change("model.heads", heads, tuple(names), ", ")
     if len(heads) > 1:
@@ -188,5 +196,5 @@ ICEFALL = System(
     TABLE,
     _recipe,
     _derive,
-    (Program(r"train\.py", DEFAULTS),),
+    (Program(r"(^|/)zipformer\w*/train\.py", DEFAULTS), Program(r"^train\.py", DEFAULTS)),
 )

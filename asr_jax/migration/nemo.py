@@ -1,4 +1,4 @@
-"""NeMo's YAML files of CTC models, transducers and hybrids (examples/asr/conf at commit 8cfedd72), and Hydra's overrides."""
+"""NeMo's YAML files of CTC models and transducers (examples/asr/conf at commit 8cfedd72), and Hydra's overrides."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,12 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.specaugment import Cutout, SpecAugment
-from asr_jax.config import Experiment
+from asr_jax.config import Experiment, model_of
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.migration.engine import Change, Given, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Part, Refused, Row, Table, To, real, row_of, text, truth, words
+from asr_jax.migration.rows import (
+    PART,
+    Elsewhere,
+    NotNeeded,
+    Part,
+    Refused,
+    Row,
+    Table,
+    To,
+    real,
+    row_of,
+    text,
+    truth,
+    words,
+)
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
 from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
@@ -21,9 +35,14 @@ TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched"
 DECODER = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
 LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
+DONE = NotNeeded("the trainer does it")
 KERNELS = NotNeeded("XLA chooses the kernels of attention (training.kernels)")
 LIGHTNING = NotNeeded("the trainer has no callbacks, and always saves and logs")
 UNREAD = NotNeeded("it has an effect on other models or on inference alone")
+
+
+def _at_least_0(value: Any) -> int:
+    return max(int(value), 0)
 
 
 def _each(prefix: str, names: str, row: Row = PART) -> dict[str, Row]:
@@ -41,7 +60,8 @@ TABLE: Table = {
     "model.skip_nan_grad": NotNeeded("an update with non-finite values is voided"),
     "model.ctc_reduction model.rnnt_reduction": PART,
     "model.variational_noise.*": Refused("there is no variational noise", ("start_step",)),
-    "model.repeat model.dropout model.separable": NotNeeded("the blocks have their own values"),
+    "model.repeat model.dropout model.separable model.kernel_size_factor": NotNeeded("blocks have their own"),
+    "sample_rate repeat dropout separable labels": NotNeeded("other keys refer to it"),
     "model.labels": PART,
     "model.use_cer": NotNeeded("word and character error rates are both computed"),
     "model.model_defaults.*": NotNeeded("other keys refer to it"),
@@ -57,16 +77,17 @@ TABLE: Table = {
     f"{TRAIN}.seed": To("seed", lambda value: 0 if value in ("trng", "randomized") else int(value)),
     f"{TRAIN}.bucketing_batch_size": Refused("rows of the buckets: set data.batching.edges_s and rows"),
     f"{TRAIN}.bucketing_weights": Refused("set data.mixing.weights"),
+    f"{TRAIN}.augmentor.*": Refused("set model.augment (Gain, UniformNoise, BackgroundNoise, …) and data.speeds"),
     f"{TRAIN}.max_tps": Refused("set data.filters.max_chars_per_s"),
     f"{TRAIN}.labels": NotNeeded("they are those of the model"),
-    **_each(TRAIN, "shuffle pin_memory normalize_transcripts parser normalize drop_last", NotNeeded("the trainer does it")),
+    **_each(TRAIN, "shuffle pin_memory normalize_transcripts parser normalize drop_last", DONE),
     **_each(TRAIN, "use_start_end_token trim_mode channel_selector text_field lang_field", UNREAD),
-    **_each(TRAIN, "is_tarred shuffle_n tarred_shard_strategy defer_setup is_concat concat_sampling_technique", TAR),
+    **_each(TRAIN, "is_tarred shuffle_n tarred_shard_strategy shard_strategy defer_setup is_concat", TAR),
     **_each(
         TRAIN,
         "bucketing_strategy use_lhotse use_bucketing bucket_buffer_size shuffle_buffer_size quadratic_duration "
         "bucket_duration_bins skip_missing_manifest_entries shard_seed lhotse cut_into_windows_duration "
-        "concat_sampling_temperature concat_shuffle concat_sampling_probabilities pad_min_duration concatenate_samples",
+        "concat_sampling_technique concat_sampling_temperature concat_shuffle pad_min_duration",
         LHOTSE,
     ),
     "model.validation_ds.manifest_filepath": PART,
@@ -86,7 +107,8 @@ TABLE: Table = {
     **_each("model.encoder", "n_heads att_context_size att_context_style xscaling untie_biases conv_kernel_size"),
     **_each("model.encoder", "conv_norm_type conv_context_size dropout dropout_pre_encoder dropout_emb dropout_att"),
     **_each("model.encoder", "reduction use_bias adaptive_scale time_reduce_idx time_recovery_idx"),
-    **_each("model.encoder", "activation conv_mask jasper frame_splicing residual_mode normalization_mode norm_groups init_mode"),
+    **_each("model.encoder", "activation conv_mask jasper frame_splicing residual_mode normalization_mode"),
+    **_each("model.encoder", "norm_groups init_mode"),
     **_each("model.encoder", "pos_emb_max_len", NotNeeded("positions have no limit")),
     **_each("model.encoder", "use_pytorch_sdpa use_pytorch_sdpa_backends sync_max_audio_length", KERNELS),
     **_each("model.encoder", "reduction_position reduction_factor att_context_probs", UNREAD),
@@ -95,41 +117,40 @@ TABLE: Table = {
     "model.encoder.global_tokens model.encoder.global_tokens_spacing model.encoder.global_attn_separate":
         Refused("there is no attention to a sliding window", (1, -1)),
     **_each("model.decoder", "_target_ vocabulary normalization_mode blank_as_pad prednet.pred_hidden"),
-    **_each("model.decoder", "prednet.pred_rnn_layers prednet.rnn_hidden_size prednet.dropout"),
+    **_each("model.decoder", "prednet.pred_rnn_layers prednet.rnn_hidden_size prednet.dropout context_size"),
     **_each("model.decoder", "feat_in num_classes random_state_sampling prednet.t_max", DECODER),
     **_each("model.joint", "_target_ num_extra_outputs jointnet.joint_hidden jointnet.activation jointnet.dropout"),
     "model.joint.fused_batch_size": PART,
     **_each("model.joint", "log_softmax preserve_memory fuse_loss_wer experimental_fuse_loss_wer", DECODER),
     "model.joint.jointnet.encoder_hidden model.joint.jointnet.pred_hidden": DECODER,
     **_each("model.decoding", "model_type durations greedy.max_symbols greedy.max_symbols_per_step"),
-    "model.decoding.*": Elsewhere("evaluate RUN --decoding.kind beam; of NeMo's decoding"),
+    "model.decoding.*": NotNeeded("validation is greedy; evaluate RUN --decoding.kind beam has a beam"),
     "model.aux_ctc.ctc_loss_weight": PART,
     "model.aux_ctc.ctc_reduction": PART,
     "model.aux_ctc.*": DECODER,
     "model.interctc.loss_weights": Refused("add heads CTC(tap='layer_N', scale=W) for the layers"),
     "model.interctc.apply_at_layers": NotNeeded("it belongs to loss_weights"),
     **_each("model.loss", "loss_name tdt_kwargs.durations tdt_kwargs.sigma tdt_kwargs.omega"),
-    "model.loss.*.fastemit_lambda": PART,
-    "model.loss.*.clamp": Refused("gradients of the joint network are not clamped; optim.clip value clips all", (-1.0,)),
+    "model.loss.*.fastemit_lambda model.loss.multiblank_rnnt_kwargs.*": PART,
+    "model.loss.*.clamp": Refused("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
     **_each(OPTIM, "name lr betas weight_decay eps"),
     **_each(SCHED, "name d_model warmup_steps warmup_ratio min_lr hold_steps hold_ratio decay_rate max_steps"),
     f"{SCHED}.last_epoch {SCHED}.monitor {SCHED}.reduce_on_plateau": UNREAD,
     "trainer.devices": PART,
     "trainer.num_nodes": PART,
-    "trainer.max_epochs": To("training.num_epochs", lambda value: max(int(value), 0)),
-    "trainer.max_steps": To("training.num_updates", lambda value: max(int(value), 0)),
+    "trainer.max_epochs": To("training.num_epochs", _at_least_0),
+    "trainer.max_steps": To("training.num_updates", _at_least_0),
     "trainer.val_check_interval": PART,
     "trainer.accumulate_grad_batches": To("training.accumulate"),
     "trainer.gradient_clip_val": To("optim.clip_at", lambda value: real(value or 0)),
     "trainer.precision": PART,
     "trainer.log_every_n_steps": To("training.log_every"),
     "trainer.sync_batchnorm": NotNeeded("statistics are always those of all devices"),
-    "trainer.accelerator": Elsewhere("train --device"),
     "trainer.limit_train_batches trainer.limit_val_batches": Refused("set data.max_train_utterances", (1.0,)),
     "trainer.use_distributed_sampler trainer.*": LIGHTNING,
     "exp_manager.exp_dir": PART,
     "exp_manager.name": PART,
-    "exp_manager.checkpoint_callback_params.save_top_k": To("training.saving.keep_best", lambda value: max(int(value), 0)),
+    "exp_manager.checkpoint_callback_params.save_top_k": To("training.saving.keep_best", _at_least_0),
     "exp_manager.checkpoint_callback_params.monitor": Refused("WER decides (training.saving.best_of)", ("val_wer",)),
     "exp_manager.resume_from_checkpoint": Elsewhere("train --run-dir"),
     "exp_manager.max_time_per_run": Elsewhere("train --training.limits.max-hours"),
@@ -163,31 +184,56 @@ def _encoder_class(given: Given) -> str:
 
 def _recipe(given: Given) -> str:
     name = _encoder_class(given)
+    if not name and ("init_from_nemo_model" in given or "model.tokenizer.update_tokenizer" in given):
+        return "fastconformer_finetune"
     if name not in MODELS:
-        raise UserError(f"the encoder is {name or 'not given'}: expected one of {', '.join(MODELS)} in model.encoder._target_")
+        raise UserError(
+            f"the encoder is {name or 'not given'}: expected one of {', '.join(MODELS)} in model.encoder._target_"
+        )
     if name == "ConformerEncoder" and given.number("model.encoder.subsampling_factor", 4) == 8:
         return "fastconformer_tdt" if "model.joint._target_" in given else "fastconformer_librispeech"
     return MODELS[name][1]
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    keys = tuple(name for name in given.values if name.startswith("model.encoder."))
-    encoder = MODELS[_encoder_class(given)][0](_section(given, "model.encoder"), FILE)
-    yield Change("model.encoder", replace(encoder, remat=base.model.encoder.remat), keys, ", ", _shown(keys))  # type: ignore[call-arg,attr-defined]
-    keys = tuple(name for name in given.values if name.startswith("model.preprocessor."))
-    front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
-    yield Change("model.front_end", front_end, keys, ", ", _shown(keys))
-    yield from _heads(given)
+    encoder = base.model.encoder
+    if _encoder_class(given):
+        yield from _model(given, base)
+        encoder = MODELS[_encoder_class(given)][0](_section(given, "model.encoder"), FILE)
+    else:
+        yield from _initial_model(given, base)
     yield from _augmentation(given)
     yield from _data(given, base)
     yield from _optimizer(given, base, encoder)
     yield from _trainer(given)
 
 
+def _initial_model(given: Given, base: Experiment) -> Iterator[Change | str]:
+    """The model of a file that fine-tuning begins with."""
+    path = str(given.get("init_from_nemo_model", "the .nemo file (init_from_nemo_model)"))
+    if not Path(path).is_file():
+        yield f"{path} is not on this machine: the sizes are those of the recipe; migrate where the file is"
+        return
+    found = model_of(path)
+    assert found  # a .nemo file describes itself
+    yield Change("model.encoder", found[0], ("init_from_nemo_model",))
+    yield Change("model.front_end", found[1], ("init_from_nemo_model",))
+
+
+def _model(given: Given, base: Experiment) -> Iterator[Change | str]:
+    keys = tuple(name for name in given.values if name.startswith("model.encoder."))
+    encoder = MODELS[_encoder_class(given)][0](_section(given, "model.encoder"), FILE)
+    yield Change("model.encoder", replace(encoder, remat=base.model.encoder.remat), keys, ", ", _shown(keys))  # type: ignore[attr-defined]
+    keys = tuple(name for name in given.values if name.startswith("model.preprocessor."))
+    front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
+    yield Change("model.front_end", front_end, keys, ", ", _shown(keys))
+    yield from _heads(given)
+
+
 def _shown(keys: tuple[str, ...]) -> tuple[str, ...]:
     """The keys that a comment names: the sizes."""
-    sizes = "n_layers d_model n_heads subsampling_factor features window_size jasper feat_in".split()
-    return tuple(key for key in keys if key.rpartition(".")[2] in sizes)
+    sizes = (".n_layers", ".d_model", ".n_heads", ".subsampling_factor", ".features", ".window_size", ".jasper")
+    return tuple(key for key in keys if key.endswith(sizes))
 
 
 def _heads(given: Given) -> Iterator[Change | str]:
@@ -198,7 +244,7 @@ def _heads(given: Given) -> Iterator[Change | str]:
     heads = heads_of(config, FILE)
     share = given.read("model.aux_ctc.ctc_loss_weight", float, 0.0) if len(heads) > 1 else 0.0
     reduction = given.get("model.ctc_reduction") or given.get("model.aux_ctc.ctc_reduction")
-    by = "labels" if reduction == "mean_volume" else "utterances"
+    by: Any = "labels" if reduction == "mean_volume" else "utterances"
     for name, head in heads.items():
         if isinstance(head, CTC):
             heads[name] = replace(head, weight_by=by, scale=share or 1.0)
@@ -207,11 +253,13 @@ def _heads(given: Given) -> Iterator[Change | str]:
     if (parts := given.number("model.joint.fused_batch_size")) and parts > 0 and "transducer" in heads:
         split = max(given.number("model.train_ds.batch_size", parts) // parts, 1)
         heads["transducer"] = replace(heads["transducer"], split=split)  # type: ignore[call-arg]
-    sections = tuple(f"model.{each}" for each in ("decoder.", "joint.", "decoding.", "loss.", "aux_ctc.", "ctc_reduction"))
+    sections = tuple(
+        f"model.{each}" for each in ("decoder.", "joint.", "decoding.", "loss.", "aux_ctc.", "ctc_reduction")
+    )
     names = tuple(name for name, each in given.values.items() if name.startswith(sections) and _is_part(each.name))
-    sizes = "prednet.pred_hidden prednet.pred_rnn_layers jointnet.joint_hidden fused_batch_size ctc_loss_weight".split()
-    sizes += ["ctc_reduction", "sigma", "omega", "durations", "fastemit_lambda"]
-    yield Change("model.heads", heads, names, ", ", tuple(name for name in names if name.endswith(tuple(sizes))))
+    sizes = ("pred_hidden", "pred_rnn_layers", "joint_hidden", "fused_batch_size", "ctc_loss_weight", "ctc_reduction",
+             "sigma", "omega", "kwargs.durations", "fastemit_lambda")  # fmt: skip
+    yield Change("model.heads", heads, names, ", ", tuple(name for name in names if name.endswith(sizes)))
     yield Change("model.primary", "transducer" if len(heads) > 1 else "", ("model.aux_ctc.ctc_loss_weight",))
 
 
@@ -260,10 +308,12 @@ def _data(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("data.batching.unit", "utterances", (key,))
         yield Change("data.batching.max_rows", rows, (key,))
     if of_job:
-        yield "trainer.devices is all devices: a batch has batch_size utterances on each; NeMo's recipes expect about 2000 per update"
+        yield "a batch has batch_size utterances on each device; NeMo's recipes expect about 2000 per update"
     if "model.tokenizer.dir" in given:
         path = f"{given.get('model.tokenizer.dir')}/tokenizer.model"
-        yield Change("data.tokenizer", replace(base.data.tokenizer, kind="sentencepiece", path=path), ("model.tokenizer.dir",))
+        yield Change(
+            "data.tokenizer", replace(base.data.tokenizer, kind="sentencepiece", path=path), ("model.tokenizer.dir",)
+        )
     labels, key = given.get("model.labels") or given.get("model.decoder.vocabulary"), "model.labels"
     if labels and "model.tokenizer.dir" not in given:
         tokenizer = replace(base.data.tokenizer, kind="characters", alphabet="".join(labels), path="")
@@ -275,7 +325,7 @@ def _data(given: Given, base: Experiment) -> Iterator[Change | str]:
 def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
     rate, warmup = given.read(f"{OPTIM}.lr", float, 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
     least, name = given.read(f"{SCHED}.min_lr", float, 0.0), given.get(f"{SCHED}.name", "")
-    names, by = (f"{SCHED}.name", f"{OPTIM}.lr", f"{SCHED}.warmup_steps", f"{SCHED}.min_lr"), ", "
+    names: tuple[str, ...] = (f"{SCHED}.name", f"{OPTIM}.lr", f"{SCHED}.warmup_steps", f"{SCHED}.min_lr")
     if name == "NoamAnnealing":
         names = (*names, f"{SCHED}.d_model")
         peak = float(f"{rate * given.number(f'{SCHED}.d_model', encoder.dim) ** -0.5 * max(warmup, 1) ** -0.5:.6g}")
@@ -285,11 +335,9 @@ def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change 
         schedule = WarmupHoldDecay(peak_lr=rate, warmup_updates=warmup, decay="cosine", final_share=share)
     elif name == "NoamHoldAnnealing":
         usual = base.optim.schedule
-        epochs = {"warmup_epochs": 20, "hold_epochs": 160}
-        epochs |= {each: getattr(usual, each) for each in epochs} if isinstance(usual, InverseEpoch) else {}
-        exponent = given.read(f"{SCHED}.decay_rate", float, 0.5)
-        schedule = InverseEpoch(peak_lr=rate, min_lr=least, exponent=exponent, **epochs)
-        yield f"NoamHoldAnnealing counts epochs here: {epochs['warmup_epochs']} of warm-up and {epochs['hold_epochs']} of hold"
+        usual = usual if isinstance(usual, InverseEpoch) else InverseEpoch()
+        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.read(f"{SCHED}.decay_rate", float, 0.5))
+        yield f"{SCHED}: warm-up and hold are counted in epochs, {schedule.warmup_epochs} and {schedule.hold_epochs}"
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:
@@ -305,18 +353,20 @@ def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change 
         yield f"{OPTIM}.name {kind}: there is no such optimizer; AdamW is used"
     optim = (NovoGrad if kind == "novograd" else AdamW)(schedule=schedule, **fields)
     yield Change("optim", optim, tuple(f"{OPTIM}.{each}" for each in ("name", "betas", "weight_decay")), ", ")
-    yield Change("optim.schedule", schedule, names, by)
+    yield Change("optim.schedule", schedule, names, ", ")
     yield Change("training.ema.decay", given.read("exp_manager.ema.decay", float, 0.0), ("exp_manager.ema.decay",))
 
 
 def _trainer(given: Given) -> Iterator[Change | str]:
     named = {"32": "f32", "16": "f16", "bf16": "bf16", "16-mixed": "f16", "bf16-mixed": "bf16", "32-true": "f32"}
-    yield Change("training.precision", named.get(str(given.get("trainer.precision", 32)), "f32"), ("trainer.precision",))
+    yield Change(
+        "training.precision", named.get(str(given.get("trainer.precision", 32)), "f32"), ("trainer.precision",)
+    )
     every = given.number("trainer.val_check_interval", 1.0)
     if float(every) <= 1.0:
         yield Change("training.validation.each_epoch", True, ("trainer.val_check_interval",))
         if float(every) < 1.0:
-            yield f"trainer.val_check_interval={every}: validation is at the end of an epoch; set training.validation.every"
+            yield f"trainer.val_check_interval={every}: validation ends an epoch; set training.validation.every"
     else:
         yield Change("training.validation.every", int(every), ("trainer.val_check_interval",))
     if "exp_manager.exp_dir" in given:

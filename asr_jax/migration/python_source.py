@@ -111,7 +111,7 @@ def _at(place: str, name: object) -> str:
 
 def _literal(value: Any) -> str:
     if isinstance(value, str):
-        return f'"{value}"' if '"' not in value and "\\" not in value and value.isprintable() else repr(value)
+        return repr(value) if '"' in value or not value.isprintable() else '"' + value.replace("\\", "\\\\") + '"'
     if isinstance(value, float):
         return f'float("{value}")' if value in (float("inf"), float("-inf")) else repr(value)
     return repr(value)

@@ -9,9 +9,7 @@ from typing import Any
 from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import (
-    PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth, words,
-)  # fmt: skip
+from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth, words
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -70,7 +68,7 @@ TABLE: Table = {
     "LOGITS_FILE --save_logits --logits_save_to": Elsewhere("evaluate RUN --log-probs"),
     "PREDICTION_FILE --save_predictions --save_prediction": Elsewhere("evaluate RUN --predictions"),
     "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
-    "--torchscript --torchscript_export": Elsewhere("export RUN --to onnx; there is no TorchScript:"),
+    "--torchscript --torchscript_export": Refused("there is no TorchScript: export RUN --to onnx"),
     # the YAML file
     "name": To("name", lambda value: str(value).lower()),
     "labels": To("data.tokenizer.alphabet", "".join),
@@ -121,7 +119,7 @@ OF_TRAIN_SH: dict[str, Any] = {
     "--eval_frequency": 241, "--log_frequency": 1, "--prediction_frequency": 241,
 }  # fmt: skip
 OF_INFERENCE: Table = {
-    "--amp --fp16 AMP": Elsewhere("evaluate RUN --precision f16; AMP"),
+    "--amp --fp16 AMP": Elsewhere("evaluate RUN --precision f16"),
     "--ema EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
     "MAX_DURATION": Elsewhere("evaluate RUN --max-duration"),
     "--ckpt CHECKPOINT": Elsewhere("import"),
@@ -137,7 +135,10 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     update = gpus * rows * given.number("--grad_accumulation", 1)
     if update != 1152:
         yield f"an update has {update} utterances, and NVIDIA's learning rate was chosen for 1152"
-    if given.read("--amp", truth, False):
+    amp = str(given.get("--amp", False))
+    if amp.startswith(":"):
+        yield f"AMP={amp}: the colon is a mistake of NVIDIA's script, which trains without AMP; it is left out"
+    if truth(amp.removeprefix(":")):
         yield Change("training.precision", "f16", ("--amp",))
         yield "bf16 is as fast as float16 and needs no scaling of the loss: --training.precision bf16"
     else:
@@ -204,7 +205,7 @@ FEATURES_GIVEN = f"{FEATURES}.n_filt"
 QUARTZNET = System(
     "quartznet",
     "NVIDIA's QuartzNet",
-    r"(?m)QuartzNet|quartznet\d|^quartznet:|LR_EXP_GAMMA|GPU_BATCH_SIZE|--gpu_batch_size|librispeech-.*-wav\.json",
+    r"(?m)SpeechRecognition/QuartzNet|quartznet\w*_speedp|^quartznet:|LR_EXP_GAMMA|GPU_BATCH_SIZE|--gpu_batch_size|librispeech-.*-wav\.json",
     TABLE,
     lambda given: "quartznet_librispeech",
     _derive,

@@ -30,6 +30,8 @@ class Elsewhere:
 
     command: str
     """Command with its flag, such as evaluate --batch-size; `python -m asr_jax.` is added."""
+    read: Read | None = None
+    """Conversion of the value. None: it stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Refused:
     """Values with which nothing is lost, in addition to the empty ones, False and 0."""
 
     def is_lost(self, value: Any) -> bool:
-        off = {"", "none", "null", "false", "0", "0.0", "[]", *(str(each).lower() for each in self.unless)}
-        return str(value).lower() not in off
+        return not is_off(value) and str(value).lower() not in {str(each).lower() for each in self.unless}
 
 
 Row = To | Part | Elsewhere | NotNeeded | Refused
@@ -117,7 +118,8 @@ def truth(value: Any) -> bool:
 
 
 def is_off(value: Any) -> bool:
-    return not truth(value)
+    """Whether a value means that nothing is wanted."""
+    return str(value).lower() in ("", "none", "null", "false", "no", "0", "0.0", "[]")
 
 
 def words(value: Any) -> tuple[str, ...]:

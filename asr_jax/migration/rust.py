@@ -10,7 +10,7 @@ from asr_jax.config import Experiment, model_of
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, is_off, real, text, truth, words
+from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth, words
 from asr_jax.models.conformer import PARAFORMER, Conformer
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
@@ -97,7 +97,7 @@ TABLE: Table = {
     "--w2v-num-adapter-layers": To("model.encoder.num_adapters"),
     "--w2v-adapter-stride": To("model.encoder.adapter_stride"),
     "--w2v-adapter-kernel-size": To("model.encoder.adapter_kernel_size"),
-    "--backend": Elsewhere("train --device"),
+    "--backend": Elsewhere("train --device", one_of(cpu="cpu", cuda="gpu", wgpu="gpu")),
     "--device-index": Elsewhere("train --devices"),
     "--device-indices": PART,
     "--precision": PART,
@@ -143,7 +143,7 @@ OF_FEATURES: Table = {
     "--input": Elsewhere("extract_features --input"),
     "--architecture": Elsewhere("extract_features --architecture"),
     "--tokenizer": Elsewhere("extract_features --tokenizer"),
-    "--max-audio-duration-sec": Elsewhere("extract_features --max-duration"),
+    "--max-audio-duration-sec": Elsewhere("extract_features --reject-above"),
     "--tui": Elsewhere("extract_features --tui"),
 }
 DEFAULTS: dict[str, Any] = {
@@ -207,7 +207,7 @@ def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str
         rates = {"dropout_start": 0.1, "dropout_end": 0.1, "skip": False}
         yield Change("model.encoder", Zipformer.variant(variant or "m", **rates), names, ", ")
         if changes:
-            yield f"{', '.join(sizes.values())} have no effect on a Zipformer, whose sizes are tuples; set them in the file"
+            yield f"{', '.join(sizes.values())} have no effect on a Zipformer, whose sizes are tuples"
     elif name == "paraformer":
         is_enhanced = given.read("--paraformer-enhanced", truth, False)
         sized = Conformer.paraformer(variant or "medium", taps=("layer_5",) if is_enhanced else (), **changes)
@@ -223,7 +223,7 @@ def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str
     else:
         yield from _w2v_bert(given, changes)
     if "--input-dim" in given and given.number("--input-dim") != base.model.front_end.num_features:
-        yield f"{given.said(['--input-dim'])}: ready features need the number of their columns in model.encoder.num_mels"
+        yield f"{given.said(['--input-dim'])}: of ready features, set model.encoder.num_mels to their columns"
 
 
 def _w2v_bert(given: Given, changes: dict[str, Any]) -> Iterator[Change | str]:
@@ -254,13 +254,16 @@ def _data(given: Given) -> Iterator[Change | str]:
         yield "without a validation set, a tenth of the training set is cut off by speaker, not its last tenth"
     if "--tokenizer" in given:
         yield Change("data.tokenizer.kind", "sentencepiece", ("--tokenizer",))
+        if given.is_explicit("--blank-id"):
+            yield Change("data.tokenizer.blank_id", given.number("--blank-id"), ("--blank-id",))
     elif "--vocab-size" in given:
         yield Change("data.tokenizer.kind", "ids", ("--vocab-size",))
-    if "--vocab-size" in given and str(given.get("--vocab-size")).isdecimal():
-        yield Change("data.tokenizer.vocab_size", given.number("--vocab-size"), ("--vocab-size",))
-    if given.is_explicit("--blank-id") or "--tokenizer" not in given:
         yield Change("data.tokenizer.blank_id", given.number("--blank-id"), ("--blank-id",))
-    else:
+    if str(given.get("--vocab-size", "")).isdecimal():
+        yield Change("data.tokenizer.vocab_size", given.number("--vocab-size"), ("--vocab-size",))
+    elif "--vocab-size" in given:
+        yield f"{given.said(['--vocab-size'])} is no number: set data.tokenizer.vocab_size"
+    if "--tokenizer" in given and not given.is_explicit("--blank-id"):
         yield "the blank is the last label, not 0, because 0 is <unk> of SentencePiece (data.tokenizer.blank_id)"
 
 
@@ -318,7 +321,8 @@ def _optimizer(name: str, given: Given) -> Iterator[Change | str]:
         decay = given.number(steps[2])
         schedule: Any = WarmupHoldDecay(
             peak_lr=peak, min_lr=min(least, peak), warmup_updates=given.number(steps[0]),
-            hold_updates=given.number(steps[1]), decay="linear" if decay else "none", decay_updates=decay, counts_from=1,
+            hold_updates=given.number(steps[1]), decay="linear" if decay else "none", decay_updates=decay,
+            counts_from=1,
         )  # fmt: skip
         yield Change("optim.schedule", schedule, ("--learning-rate", *steps, "--lr-min"), ", ")
     else:
@@ -345,14 +349,20 @@ def _decoding(given: Given, base: Experiment) -> Iterator[Change | str]:
         return
     yield Change(f"{place}.kind", "beam", ("--val-beam-width",))
     yield Change(f"{place}.search.beam_width", width, ("--val-beam-width",))
-    yield Change(f"{place}.search.num_best", given.number("--val-n-best", width), ("--val-n-best", "--val-beam-width"), ", ")
+    yield Change(
+        f"{place}.search.num_best", given.number("--val-n-best", width), ("--val-n-best", "--val-beam-width"), ", "
+    )
     if "--val-lm-path" in given:
         lm = f"{place}.reranking"
         yield Change(f"{lm}.kenlm", given.get("--val-lm-path"), ("--val-lm-path",))
         yield Change(f"{lm}.lm_weight", given.read("--val-lm-weight", float, 0.45), ("--val-lm-weight",))
         yield Change(f"{lm}.word_bonus", given.read("--val-lm-word-bonus", float, 0.0), ("--val-lm-word-bonus",))
         for name in ("bos", "eos"):
-            yield Change(f"{lm}.{name}", given.read(f"--val-lm-no-{name}", is_off, True), (f"--val-lm-no-{name}",))
+            yield Change(
+                f"{lm}.{name}",
+                given.read(f"--val-lm-no-{name}", lambda value: not truth(value), True),
+                (f"--val-lm-no-{name}",),
+            )
     if base.model.primary == "paraformer":
         yield "the beam is that of the CTC head: --head ctc in evaluate; the decoder of Paraformer has none"
 

@@ -17,9 +17,14 @@ from asr_jax.core.text_files import read_text
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
 EXPANSION = re.compile(r"\$(\w+|[@*#?])")
 PROGRAM = re.compile(r"[\w./-]*\.py")
-QUIET = "echo printf mkdir sleep set cd exit true date pip trap ulimit wait . source shift local declare : [ [[".split()
+QUIET = {
+    "echo", "printf", "mkdir", "sleep", "set", "cd", "exit", "true", "date", "pip", "trap", "ulimit", "wait", ".",
+    "source", "shift", "local", "declare",
+}  # fmt: skip
 """Commands without an effect on the settings."""
-WRAPPERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|srun|mpirun|nohup|env|time|exec|horovodrun|bash|sh|nice)")
+WRAPPERS = re.compile(
+    r"(.*/)?(python[\d.]*|torchrun|accelerate|srun|mpirun|nohup|env|time|exec|horovodrun|bash|sh|nice)"
+)
 OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Lt: operator.lt, ast.Gt: operator.gt,
@@ -136,7 +141,7 @@ class Shell:
         expanded = list[str]()
         for word in words:  # as in a shell, a value without quotes is several words
             value = self.expand(word)
-            is_open = "$" in word and not word.startswith(("'", '"')) or word == '"$@"'
+            is_open = word == '"$@"' or ("$" in word and not word.startswith(("'", '"')))
             expanded += shlex.split(value) if is_open and _is_balanced(value) else [value]
         if expanded and expanded[0] not in QUIET:
             self._call(expanded)
@@ -151,8 +156,8 @@ class Shell:
             self.programs.append(f"cargo run {self.arguments[0] if is_named else named}")
             self.variables["--cargo"] = shlex.join(words[:place])
             return
-        place = next((n for n, word in enumerate(words) if PROGRAM.fullmatch(word) or word.endswith(".sh")), None)
-        if place is None:
+        place = next((n for n, word in enumerate(words) if PROGRAM.fullmatch(word) or word.endswith(".sh")), -1)
+        if place < 0:
             if words[0].startswith(("-", "+")) or "=" in words[0]:  # flags alone
                 self.arguments = words
             else:

@@ -165,8 +165,8 @@ OF_EVALUATION: Table = {
     "--w2v_path FINETUNED_MODEL": Elsewhere("import"),
     "--valid_subset VALID_SUBSET": Elsewhere("evaluate RUN --data"),
     "--batch_size BATCH_SIZE": Elsewhere("evaluate RUN --batch-size"),
-    "--bf16 BF16": Elsewhere("evaluate RUN --precision bf16; BF16"),
-    "--fp16 FP16": Elsewhere("evaluate RUN --precision f16; FP16"),
+    "--bf16 BF16": Elsewhere("evaluate RUN --precision bf16"),
+    "--fp16 FP16": Elsewhere("evaluate RUN --precision f16"),
 }
 COMMON: dict[str, Any] = {
     "NUM_GPUS": 8, "--data": "/datasets/LibriSpeech", "--train_subset": "train-full-960", "--valid_subset": "dev-other",
@@ -180,9 +180,9 @@ PRETRAIN_BASE: dict[str, Any] = COMMON | {
 PRETRAIN_LARGE: dict[str, Any] = COMMON | {
     "--max_tokens": 1_200_000, "--update_freq": 16, "--max_update": 800_000, "--lr": 5e-3, "--lr_policy": "poly",
     "--warmup_updates": 32_000, "--max_sample_size": 320_000, "--loss_weights": "0.1 0.0", "--normalize": True,
-    "--extractor_mode": "layer_norm", "--layer_norm_first": True, "--final_dim": 768, "--latent_temp": "2.0 0.1 0.999995",
-    "--encoder_layerdrop": 0.0, "--dropout_input": 0.0, "--dropout_features": 0.0, "--dropout": 0.0,
-    "--attention_dropout": 0.0, "--conv_bias": True, "--encoder_layers": 24, "--encoder_embed_dim": 1024,
+    "--extractor_mode": "layer_norm", "--layer_norm_first": True, "--final_dim": 768,
+    "--latent_temp": "2.0 0.1 0.999995", "--encoder_layerdrop": 0.0, "--dropout_input": 0.0,
+    "--dropout_features": 0.0, "--dropout": 0.0, "--attention_dropout": 0.0, "--conv_bias": True, "--encoder_layers": 24, "--encoder_embed_dim": 1024,
     "--encoder_ffn_embed_dim": 4096, "--encoder_attention_heads": 16, "--feature_grad_mult": 1.0,
     "--save_frequency": 1,
 }  # fmt: skip
@@ -207,16 +207,19 @@ def _finetune(lr: float, updates: int, frozen: int, mask: float, channels: float
 VOX: dict[str, Any] = {"max_tokens": 1_280_000, "w2v_path": "pretrained_models/libri960_big.pt"}
 BASE_MODEL: dict[str, Any] = {"w2v_path": "results/pretrain_base/wav2vec2_update400000.pt"}
 CLEAN_100: dict[str, Any] = {"train_subset": "train-clean-100"}
+TEN_HOURS: dict[str, Any] = {"train_subset": "train-10h"}
+ONE_HOUR: dict[str, Any] = {"train_subset": "train-1h"}
+VOX_100 = VOX | CLEAN_100 | {"num_concat_batches": 2}
 PROGRAMS = (
     Program(r"(pretrain|finetune)_base_benchmark\.sh", command="benchmark train"),
     Program(r"pretrain_base\.sh", PRETRAIN_BASE),
     Program(r"pretrain_large\.sh", PRETRAIN_LARGE),
     Program(r"finetune_base_960h\.sh", _finetune(1e-4, 320_000, 0, 0.5, 0.1, **BASE_MODEL)),
     Program(r"finetune_base_100h\.sh", _finetune(3e-5, 80_000, 0, 0.65, 0.5, **BASE_MODEL, **CLEAN_100)),
-    Program(r"finetune_base_10h\.sh", _finetune(5e-5, 20_000, 10_000, 0.65, 0.5, **BASE_MODEL, train_subset="train-10h")),
-    Program(r"finetune_base_1h\.sh", _finetune(5e-5, 13_000, 10_000, 0.65, 0.25, **BASE_MODEL, train_subset="train-1h")),
+    Program(r"finetune_base_10h\.sh", _finetune(5e-5, 20_000, 10_000, 0.65, 0.5, **BASE_MODEL, **TEN_HOURS)),
+    Program(r"finetune_base_1h\.sh", _finetune(5e-5, 13_000, 10_000, 0.65, 0.25, **BASE_MODEL, **ONE_HOUR)),
     Program(r"finetune_vox_960h\.sh", _finetune(3e-5, 320_000, 10_000, 0.5, 0.25, **VOX, num_concat_batches=3)),
-    Program(r"finetune_vox_100h\.sh", _finetune(3e-5, 80_000, 10_000, 0.5, 0.5, **VOX, **CLEAN_100, num_concat_batches=2)),
+    Program(r"finetune_vox_100h\.sh", _finetune(3e-5, 80_000, 10_000, 0.5, 0.5, **VOX_100)),
     Program(r"finetune_vox_960h_cv\.sh", _finetune(2e-5, 80_000, 0, 0.25, 0.5, **VOX, num_concat_batches=3)),
     Program(r"inference_benchmark\.sh", command="benchmark inference RUN", table=OF_EVALUATION),
     Program(r"inference\.(sh|py)", command="evaluate RUN", table=OF_EVALUATION),
@@ -229,11 +232,17 @@ def _is_finetuning(given: Given) -> bool:
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    gpus, parts, tokens = given.number("NUM_GPUS", 1), given.number("--num_concat_batches", 1), given.number("--max_tokens")
+    gpus, parts, tokens = (
+        given.number("NUM_GPUS", 1),
+        given.number("--num_concat_batches", 1),
+        given.number("--max_tokens"),
+    )
     of_batch = ("--max_tokens", "--num_concat_batches", "NUM_GPUS")
     yield Change("data.batching.budget", gpus * parts * tokens / RATE_HZ, of_batch)
     if "--batch_size" in given:
-        yield Change("data.batching.max_rows", gpus * parts * given.number("--batch_size"), ("--batch_size", *of_batch[1:]))
+        yield Change(
+            "data.batching.max_rows", gpus * parts * given.number("--batch_size"), ("--batch_size", *of_batch[1:])
+        )
     folder = given.get("--data", "")
     for name, field in (("--train_subset", "data.train"), ("--valid_subset", "data.validation")):
         if name in given:
@@ -315,7 +324,7 @@ def _layers(formula: str) -> tuple[WaveformConv, ...]:
 
 def _of_finetuning(given: Given, base: Experiment) -> Iterator[Change | str]:
     path = given.get("--w2v_path", "")
-    encoder, front_end = base.model.encoder, base.model.front_end
+    encoder = base.model.encoder
     if Path(path).is_file():
         found = model_of(path)
         assert found  # a .pt file describes itself
@@ -326,7 +335,7 @@ def _of_finetuning(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("model.front_end", wav2vec2(normalise=True), ("--w2v_path",))
         yield f"{path} is not on this machine: the sizes are those of the large model; migrate where the file is"
     elif path:
-        yield f"{path} is not on this machine: the sizes are those of NVIDIA's Base with an hourglass; migrate where it is"
+        yield f"{path} is not on this machine: the sizes are those of NVIDIA's Base; migrate where the file is"
     if path:
         yield Change("init", Init(path=path, new=base.init.new), ("--w2v_path",))
     if "--freeze_finetune_updates" in given:
