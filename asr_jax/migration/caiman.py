@@ -32,6 +32,7 @@ from asr_jax.optim.optimizers import NEVER
 HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
 AUDIO, FEATURES = "input_train.audio_dataset", "input_train.filterbank_features"
 STATISTICS = Elsewhere("feature_statistics; then front_end=rnnt(NormaliseByDataSet(…, share=Ramp(…))):")
+FILE = NotNeeded("the file is one of the sources")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 EOS = "evaluation has no strategy for an end of the utterance"
 BEAM = "evaluate RUN --decoding.{}"
@@ -50,7 +51,7 @@ def _limit(value: Any) -> float:
     return -real(value) if real(value) >= 0 else float("-inf")
 
 
-TABLE: Table = {
+TABLE = Table({
     "--sampling_mode": PART,
     "--per_gpu_batch_size PER_GPU_BATCH_SIZE": PART,
     "PER_GPU_JOINT_BATCH_SIZE": NotNeeded("it follows from the rows and model.heads.transducer.split"),
@@ -89,9 +90,9 @@ TABLE: Table = {
     "--val_frequency": To("training.validation.every"),
     "--log_frequency": To("training.log_every"),
     "--prediction_frequency": To("training.validation.sample_every"),
-    "--model_config": PART,
+    "--model_config": FILE,
     "--train_manifests --train_tar_files": To("data.train", words),
-    "--train_dataset_yaml": PART,
+    "--train_dataset_yaml": FILE,
     "--train_manifest_ratios --train_manifests_ratios": PART,
     "--relative_train_manifest_ratios": PART,
     "--canary_exponent": PART,
@@ -216,7 +217,7 @@ TABLE: Table = {
     "ngram.ngram_path": Elsewhere(BEAM.format("fusion.unit labels --decoding.fusion.kenlm")),
     "ngram.scale_factor": Elsewhere(BEAM.format("fusion.lm-weight")),
     "datasets.*": PART,
-}  # fmt: skip
+})  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "--training_steps": 100_000, "--warmup_steps": 1632, "--hold_steps": 18_000, "--half_life_steps": 10_880,
     "--lr": 4e-3, "--min_lr": 4e-4, "--weight_decay": 1e-2, "--clip_norm": 1.0, "--beta1": 0.9, "--beta2": 0.999,

@@ -1,7 +1,6 @@
 """Migration: reads scripts, command lines and YAML files of another system, and makes an experiment of them."""
 
 import dataclasses
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +14,16 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.flags import is_flag
 from asr_jax.core.text_files import read_text
-from asr_jax.migration.rows import Elsewhere, NotNeeded, Part, Refused, Table, To, is_off, number, plain, row_of
+from asr_jax.migration.rows import EMPTY, Elsewhere, NotNeeded, Part, Refused, Table, To, is_off, number, plain, row_of
 from asr_jax.migration.shell import Shell
 
-OF_EVERY_SYSTEM: Table = {
+OF_EVERY_SYSTEM = Table({
     "OMP_NUM_THREADS CUDNN_V8_API_ENABLED TORCH_CUDNN_V8_API_ENABLED NCCL_DEBUG PYTHONPATH":
         NotNeeded("XLA and NumPy need no such variables"),
     "CUDA_VISIBLE_DEVICES": Elsewhere("train --devices"),
     "--help": Elsewhere("train --help"),
     "DISTRIBUTED --local_rank --nproc_per_node": NotNeeded("one process uses all devices (docs/several-machines.md)"),
-}  # fmt: skip
+})  # fmt: skip
 LONGEST = 200
 """Characters of a value in comments."""
 DEFAULT, SCRIPT, FILE, VARIABLE, FLAG = range(5)
@@ -55,7 +54,7 @@ class Program:
     """Values of names that are not given."""
     command: str = ""
     """Command of this package that does the same, for a program that does not train."""
-    table: Table = field(default_factory=dict)
+    table: Table = EMPTY
     """Rows that differ from the system's."""
 
 
@@ -96,11 +95,14 @@ class Given:
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
+        self.asked = set[str]()
+        """Names whose values were asked for."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
     def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
         return self.values[name].value if name in self.values else default
 
     def number(self, name: str, default: float = 0) -> Any:
@@ -180,6 +182,7 @@ def read_sources(sources: Sequence[str], command: Sequence[str]) -> Read:
         UserError: If a file does not exist or cannot be read.
     """
     found, shell = Read(), Shell()
+    command = shlex.split(command[0]) if len(command) == 1 else command
     given = [words for words in command if re.match(r"[A-Z_]\w*=", words)]
     commands = [word for word in command if word not in given] if command else []
     for each in given:
@@ -345,8 +348,10 @@ def migrate(
             fields.setdefault(name, []).append(f"{change.field} = {_short(change.value)}")
     shown = list[Line]()
     for (first, _), line in zip(values.items(), lines, strict=True):
-        result = "; ".join(fields.get(first, [])) or line.result
-        shown.append(line._replace(result=result))
+        if line.kind == "mapped" and first not in fields and first not in given.asked:
+            shown.append(line._replace(kind="not needed", result="it has no effect beside the other values"))
+        else:
+            shown.append(line._replace(result="; ".join(fields.get(first, [])) or line.result))
     return Migration(system, recipe, experiment, comments, shown, [*notes, *differs])
 
 
@@ -375,11 +380,8 @@ def _merged(system: System, program: Program, read: Read) -> tuple[dict[str, Val
 
 
 def _unknown(each: Value, system: System, program: Program) -> str:
-    names = [name for table in (program.table, system.table) for key in table for name in key.split()]
-    alike = [name for name in names if name.startswith("-") == each.name.startswith("-")]
-    by_plain = {plain(name): name for name in alike}
-    found = difflib.get_close_matches(plain(each.name), list(by_plain), n=1, cutoff=0.6)
-    hint = nearest(by_plain[found[0]], [by_plain[found[0]]]) if found else ""
+    names = [*program.table.names, *system.table.names]
+    hint = nearest(plain(each.name), [name for name in names if name[:1] == each.name[:1]], cutoff=0.6)
     return f"{each.name} is not a name of {system.title} that is known here{hint}"
 
 

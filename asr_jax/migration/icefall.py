@@ -18,7 +18,7 @@ SIZES = {
     "num-heads": "num_heads", "encoder-dim": "dims", "query-head-dim": "query_dims", "value-head-dim": "value_dims",
     "pos-head-dim": "position_dims", "encoder-unmasked-dim": "unmasked_dims", "cnn-module-kernel": "kernel_sizes",
 }  # fmt: skip
-TABLE: Table = {
+TABLE = Table({
     **{f"--{name}": PART for name in SIZES},
     "--pos-dim": To(f"{ENCODER}.positions_dim"),
     "--decoder-dim": PART,
@@ -80,7 +80,7 @@ TABLE: Table = {
     "--enable-spec-aug": PART,
     "--spec-aug-time-warp-factor": PART,
     "--enable-musan": PART,
-}  # fmt: skip
+})  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "--use-transducer": True, "--use-ctc": False, "--use-cr-ctc": False, "--use-attention-decoder": False,
     "--world-size": 1, "--num-epochs": 30, "--base-lr": 0.045, "--lr-batches": 7500, "--lr-epochs": 3.5,

@@ -49,8 +49,8 @@ def _each(prefix: str, names: str, row: Row = PART) -> dict[str, Row]:
     return {f"{prefix}.{name}": row for name in names.split()}
 
 
-TABLE: Table = {
-    "--config-name --config-path": PART,
+TABLE = Table({
+    "--config-name --config-path": NotNeeded("the file is one of the sources"),
     "name": To("name", lambda value: str(value).lower()),
     "init_from_nemo_model init_from_pretrained_model init_from_ptl_ckpt": To("init.path", text),
     "init_strict": To("init.strict", truth),
@@ -108,10 +108,10 @@ TABLE: Table = {
     **_each("model.encoder", "conv_norm_type conv_context_size dropout dropout_pre_encoder dropout_emb dropout_att"),
     **_each("model.encoder", "reduction use_bias adaptive_scale time_reduce_idx time_recovery_idx"),
     **_each("model.encoder", "activation conv_mask jasper frame_splicing residual_mode normalization_mode"),
-    **_each("model.encoder", "norm_groups init_mode"),
+    **_each("model.encoder", "norm_groups"),
     **_each("model.encoder", "pos_emb_max_len", NotNeeded("positions have no limit")),
     **_each("model.encoder", "use_pytorch_sdpa use_pytorch_sdpa_backends sync_max_audio_length", KERNELS),
-    **_each("model.encoder", "reduction_position reduction_factor att_context_probs", UNREAD),
+    **_each("model.encoder", "reduction_position reduction_factor att_context_probs init_mode", UNREAD),
     "model.encoder.stochastic_depth_drop_prob": Refused("this encoder has no stochastic depth"),
     "model.encoder.stochastic_depth_mode model.encoder.stochastic_depth_start_layer": UNREAD,
     "model.encoder.global_tokens model.encoder.global_tokens_spacing model.encoder.global_attn_separate":
@@ -134,7 +134,10 @@ TABLE: Table = {
     "model.loss.*.fastemit_lambda model.loss.multiblank_rnnt_kwargs.*": PART,
     "model.loss.*.clamp": Refused("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
     **_each(OPTIM, "name lr betas weight_decay eps"),
-    **_each(SCHED, "name d_model warmup_steps warmup_ratio min_lr hold_steps hold_ratio decay_rate max_steps"),
+    **_each(SCHED, "name d_model warmup_steps min_lr decay_rate"),
+    f"{SCHED}.warmup_ratio": Refused("set optim.schedule.warmup_updates"),
+    f"{SCHED}.hold_steps {SCHED}.hold_ratio": Refused("set optim.schedule.hold_epochs"),
+    f"{SCHED}.max_steps": NotNeeded("the schedule ends with the run"),
     f"{SCHED}.last_epoch {SCHED}.monitor {SCHED}.reduce_on_plateau": UNREAD,
     "trainer.devices": PART,
     "trainer.num_nodes": PART,
@@ -157,7 +160,7 @@ TABLE: Table = {
     "exp_manager.ema.decay": To("training.ema.decay", real),
     "exp_manager.*": LIGHTNING,
     "hydra.*": NotNeeded("the folder of the run is run_dir"),
-}  # fmt: skip
+})  # fmt: skip
 MODELS = {
     "ConformerEncoder": (conformer.settings_of_nemo, "conformer_librispeech"),
     "SqueezeformerEncoder": (squeezeformer_nemo.settings_of, "squeezeformer_librispeech"),

@@ -14,7 +14,7 @@ from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
 AUDIO, FEATURES, ENCODER = "input_train.audio_dataset", "input_train.filterbank_features", "quartznet.encoder"
-TABLE: Table = {
+TABLE = Table({
     "--epochs EPOCHS": To("training.num_epochs"),
     "--warmup_epochs WARMUP_EPOCHS": To("optim.schedule.warmup_epochs"),
     "--hold_epochs HOLD_EPOCHS": To("optim.schedule.hold_epochs"),
@@ -43,14 +43,14 @@ TABLE: Table = {
     "--eval_frequency EVAL_FREQUENCY": To("training.validation.every"),
     "--log_frequency": To("training.log_every"),
     "--prediction_frequency PREDICTION_FREQUENCY": To("training.validation.sample_every"),
-    "--model_config MODEL_CONFIG": PART,
+    "--model_config MODEL_CONFIG": NotNeeded("the file is one of the sources"),
     "--train_manifests TRAIN_MANIFESTS": To("data.train", words),
     "--val_manifests VAL_MANIFESTS": To("data.validation", words),
     "--dataset_dir DATA_DIR": To("data.root", text),
     "--output_dir OUTPUT_DIR": To("run_dir", text),
     "--log_file LOG_FILE": NotNeeded("RUN/events.jsonl has all figures"),
     "--benchmark_epochs_num BENCHMARK_EPOCHS": Elsewhere("benchmark train --updates"),
-    "--override_config": PART,
+    "--override_config": NotNeeded("it sets a key of the YAML file"),
     "MAX_DURATION": To("data.filters.max_duration_s", real),
     "PAD_TO_MAX_DURATION": PART,
     # train_benchmark.sh
@@ -105,7 +105,7 @@ TABLE: Table = {
     **{f"{ENCODER}.{name}": PART for name in ("in_feats", "activation", "use_conv_masks", "blocks")},
     "quartznet.encoder.init quartznet.decoder.init": NotNeeded("convolutions have xavier_uniform", ),
     "quartznet.decoder.in_feats": NotNeeded("it is the width of the last block"),
-}  # fmt: skip
+})  # fmt: skip
 OF_TRAIN_PY: dict[str, Any] = {
     "--epochs": 400, "--warmup_epochs": 0, "--hold_epochs": 0, "--amp": False, "--gpu_batch_size": 32, "--lr": 1e-3,
     "--min_lr": 1e-5, "--lr_policy": "exponential", "--lr_exp_gamma": 0.99, "--weight_decay": 1e-3,
@@ -118,12 +118,14 @@ OF_TRAIN_SH: dict[str, Any] = {
     "--grad_accumulation": 2, "--optimizer": "fused_novograd", "--ema": 0.999, "--save_frequency": 10,
     "--eval_frequency": 241, "--log_frequency": 1, "--prediction_frequency": 241,
 }  # fmt: skip
-OF_INFERENCE: Table = {
-    "--amp --fp16 AMP": Elsewhere("evaluate RUN --precision f16"),
-    "--ema EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
-    "MAX_DURATION": Elsewhere("evaluate RUN --max-duration"),
-    "--ckpt CHECKPOINT": Elsewhere("import"),
-}
+OF_INFERENCE = Table(
+    {
+        "--amp --fp16 AMP": Elsewhere("evaluate RUN --precision f16"),
+        "--ema EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
+        "MAX_DURATION": Elsewhere("evaluate RUN --max-duration"),
+        "--ckpt CHECKPOINT": Elsewhere("import"),
+    }
+)
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:

@@ -54,9 +54,6 @@ class Refused:
 
 
 Row = To | Part | Elsewhere | NotNeeded | Refused
-Table = Mapping[str, Row]
-"""Rows by their names, with spaces between the names: flags (--lr), variables (LEARNING_RATE), keys (model.optim.lr)
-and patterns of keys (trainer.*). The first name is the one that `Given` has."""
 PART = Part()
 
 
@@ -67,20 +64,30 @@ class Named(NamedTuple):
     row: Row
 
 
+class Table:
+    """Rows by their names: flags (--lr), variables (LEARNING_RATE), keys (model.optim.lr) and patterns (trainer.*)."""
+
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        """Makes a table; spaces stand between the names of a row, and `Given` has the first one."""
+        self.rows = rows
+        self.names = {
+            plain(name): Named(names.split()[0], row) for names, row in rows.items() for name in names.split()
+        }
+        self.patterns = {name: row for name, row in self.names.items() if "*" in name}
+
+    def find(self, name: str) -> Named | None:
+        """Returns the row of a name; that of a pattern has the name itself as its first name."""
+        if found := self.names.get(plain(name)):
+            return found
+        return next((Named(name, row.row) for each, row in self.patterns.items() if fnmatchcase(name, each)), None)
+
+
+EMPTY = Table({})
+
+
 def row_of(name: str, *tables: Table) -> Named | None:
-    """Returns the row of a name in the first table that has one; dashes and underscores in flags are the same."""
-    for table in tables:
-        patterns = list[Named]()
-        for names, row in table.items():
-            first, *others = names.split()
-            for each in (first, *others):
-                if plain(each) == plain(name):
-                    return Named(first, row)
-                if "*" in each and fnmatchcase(name, each):
-                    patterns.append(Named(name, row))
-        if patterns:
-            return patterns[0]
-    return None
+    """Returns the row of a name in the first table that has one."""
+    return next((found for table in tables if (found := table.find(name))), None)
 
 
 def plain(name: str) -> str:

@@ -20,7 +20,7 @@ ENCODER, HEAD, RATE_HZ = "model.encoder", "model.heads.pretrain", 16000
 FLOAT32 = "norms, softmax, similarities and losses are float32 with every precision"
 LOGGED = "RUN/events.jsonl has all figures"
 SPECTROGRAM = "the encoder reads the waveform; use a mel front-end with extractor=() and num_features instead"
-TABLE: Table = {
+TABLE = Table({
     "NUM_GPUS": PART,
     "--max_tokens MAX_TOKENS": PART,
     "--num_concat_batches NUM_CONCAT_BATCHES": PART,
@@ -160,14 +160,16 @@ TABLE: Table = {
     "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
     "--torchscript --torchscript_export TORCHSCRIPT TORCHSCRIPT_SAVE": Refused("export RUN --to onnx instead"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
-}  # fmt: skip
-OF_EVALUATION: Table = {
-    "--w2v_path FINETUNED_MODEL": Elsewhere("import"),
-    "--valid_subset VALID_SUBSET": Elsewhere("evaluate RUN --data"),
-    "--batch_size BATCH_SIZE": Elsewhere("evaluate RUN --batch-size"),
-    "--bf16 BF16": Elsewhere("evaluate RUN --precision bf16"),
-    "--fp16 FP16": Elsewhere("evaluate RUN --precision f16"),
-}
+})  # fmt: skip
+OF_EVALUATION = Table(
+    {
+        "--w2v_path FINETUNED_MODEL": Elsewhere("import"),
+        "--valid_subset VALID_SUBSET": Elsewhere("evaluate RUN --data"),
+        "--batch_size BATCH_SIZE": Elsewhere("evaluate RUN --batch-size"),
+        "--bf16 BF16": Elsewhere("evaluate RUN --precision bf16"),
+        "--fp16 FP16": Elsewhere("evaluate RUN --precision f16"),
+    }
+)
 COMMON: dict[str, Any] = {
     "NUM_GPUS": 8, "--data": "/datasets/LibriSpeech", "--train_subset": "train-full-960", "--valid_subset": "dev-other",
     "--num_concat_batches": 1, "--update_freq": 1, "--fp16": False, "--bf16": False, "--ema": 0.0, "--hold_updates": 0,
@@ -182,9 +184,9 @@ PRETRAIN_LARGE: dict[str, Any] = COMMON | {
     "--warmup_updates": 32_000, "--max_sample_size": 320_000, "--loss_weights": "0.1 0.0", "--normalize": True,
     "--extractor_mode": "layer_norm", "--layer_norm_first": True, "--final_dim": 768,
     "--latent_temp": "2.0 0.1 0.999995", "--encoder_layerdrop": 0.0, "--dropout_input": 0.0,
-    "--dropout_features": 0.0, "--dropout": 0.0, "--attention_dropout": 0.0, "--conv_bias": True, "--encoder_layers": 24, "--encoder_embed_dim": 1024,
-    "--encoder_ffn_embed_dim": 4096, "--encoder_attention_heads": 16, "--feature_grad_mult": 1.0,
-    "--save_frequency": 1,
+    "--dropout_features": 0.0, "--dropout": 0.0, "--attention_dropout": 0.0, "--conv_bias": True,
+    "--encoder_layers": 24, "--encoder_embed_dim": 1024, "--encoder_ffn_embed_dim": 4096,
+    "--encoder_attention_heads": 16, "--feature_grad_mult": 1.0, "--save_frequency": 1,
 }  # fmt: skip
 TRAIN_PY: dict[str, Any] = {
     "--max_tokens": 1_400_000, "--num_concat_batches": 1, "--update_freq": 64, "--max_update": 400_000, "--lr": 5e-4,
