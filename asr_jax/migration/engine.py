@@ -351,7 +351,8 @@ def migrate(
         if line.kind == "mapped" and first not in fields and first not in given.asked:
             shown.append(line._replace(kind="not needed", result="it has no effect beside the other values"))
         else:
-            shown.append(line._replace(result="; ".join(fields.get(first, [])) or line.result))
+            kind = "default" if line.kind == "mapped" and not given.is_explicit(first) else line.kind
+            shown.append(line._replace(kind=kind, result="; ".join(fields.get(first, [])) or line.result))
     return Migration(system, recipe, experiment, comments, shown, [*notes, *differs])
 
 
@@ -406,10 +407,15 @@ def _same(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-        return " ".join(str(each) for each in value)
-    if dataclasses.is_dataclass(value) or isinstance(value, list | tuple | dict):
-        return f"{type(value).__name__}(…)" if dataclasses.is_dataclass(value) else f"{len(value)} values"
+    """Returns a value for the report; of settings, their class alone."""
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}(…)"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_short(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], dict):
+            return f"{len(value)} entries"
+        return (", " if value and dataclasses.is_dataclass(value[0]) else " ").join(map(_short, value)) or "nothing"
     return str(value) if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]}…"
 
 

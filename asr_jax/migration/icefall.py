@@ -85,9 +85,9 @@ DEFAULTS: dict[str, Any] = {
     "--use-transducer": True, "--use-ctc": False, "--use-cr-ctc": False, "--use-attention-decoder": False,
     "--world-size": 1, "--num-epochs": 30, "--base-lr": 0.045, "--lr-batches": 7500, "--lr-epochs": 3.5,
     "--ref-duration": 600, "--seed": 42, "--use-fp16": False, "--use-bf16": False, "--max-duration": 200,
-    "--num-buckets": 30, "--enable-spec-aug": True, "--enable-musan": True, "--ctc-loss-scale": 0.2,
+    "--enable-spec-aug": True, "--enable-musan": True, "--ctc-loss-scale": 0.2,
     "--cr-loss-scale": 0.2, "--time-mask-ratio": 2.5, "--attention-decoder-loss-scale": 0.8, "--full-libri": True,
-    "--save-every-n": 4000, "--keep-last-k": 30,
+    "--save-every-n": 4000,
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from asr_jax.migration.python_source import WIDTH, expression
 
 KINDS = {
     "mapped": "Settings",
+    "default": "Defaults of the program",
     "elsewhere": "Arguments of commands (python -m asr_jax.COMMAND)",
     "not needed": "Not needed",
     "refused": "Refused, because there is no such setting",

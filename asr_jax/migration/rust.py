@@ -183,7 +183,7 @@ def _known(name: str) -> str:
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     name = _architecture(given)
-    yield Change("name", f"{name}_rust", ("--architecture",))
+    yield Change("name", f"{name}_rust", ("--architecture", "--zipformer", "--paraformer", "--w2v-bert"), ", ")
     yield from _encoder(name, given, base)
     yield from _data(given)
     yield from _batches(given)
@@ -241,12 +241,10 @@ def _w2v_bert(given: Given, changes: dict[str, Any]) -> Iterator[Change | str]:
     if not path:
         yield Change("model.encoder", W2VBert.rust(**changes), ("--architecture",))
         return
-    try:
-        found = model_of(path)
-    except Exception as error:  # the folder is on another machine, or has another model
-        yield f"{path} cannot be read here ({error}): the sizes are the released ones; migrate where it is"
-        found = None
-    if found:
+    found = model_of(path)
+    if not found:
+        yield f"{path} is not on this machine: the sizes are the released ones; migrate where the folder is"
+    else:
         yield Change("model.encoder", replace(found[0], masks=True), ("--w2v-hf-model-dir",))  # type: ignore[call-arg]
         yield Change("model.front_end", found[1], ("--w2v-hf-model-dir",))
     if given.read("--w2v-hf-load-weights", truth, False):
