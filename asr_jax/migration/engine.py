@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -14,7 +15,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.flags import is_flag
 from asr_jax.core.text_files import read_text
-from asr_jax.migration.rows import EMPTY, Elsewhere, NotNeeded, Part, Refused, Table, To, is_off, number, plain, row_of
+from asr_jax.migration.rows import EMPTY, Absent, Elsewhere, NotNeeded, Part, Table, To, is_off, number, plain, row_of
 from asr_jax.migration.shell import Shell
 
 OF_EVERY_SYSTEM = Table({
@@ -44,13 +45,12 @@ class Change(NamedTuple):
     """Names of the values that the comment has. None: all of `names`."""
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A script or a program of a system."""
 
     pattern: str
     """Regular expression for the end of its path."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = MappingProxyType({})
     """Values of names that are not given."""
     command: str = ""
     """Command of this package that does the same, for a program that does not train."""
@@ -58,8 +58,7 @@ class Program:
     """Rows that differ from the system's."""
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Another system."""
 
     name: str
@@ -72,8 +71,6 @@ class System:
     derive: "Callable[[Given, Experiment], Iterator[Change | str]]"
     """Yields settings that depend on several values, and sentences on what differs."""
     programs: tuple[Program, ...] = ()
-    sections: tuple[str, ...] = ()
-    """Keys of YAML files whose lists of mappings are one value."""
 
 
 @dataclass
@@ -293,7 +290,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         place = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):
             yield from _flat(value, f"{place}.")
         else:
             yield place, value
@@ -395,7 +392,7 @@ def _line(value: Value, named: Any) -> Line:
         return Line(str(value), "elsewhere", f"{row.command} {word}".strip())
     if isinstance(row, NotNeeded):
         return Line(str(value), "not needed", row.reason)
-    if isinstance(row, Refused):
+    if isinstance(row, Absent):
         if row.is_lost(value.value):
             return Line(str(value), "refused", row.reason)
         return Line(str(value), "not needed", "the trainer does the same")

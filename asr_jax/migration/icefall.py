@@ -8,7 +8,7 @@ from asr_jax.config import Experiment
 from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, NotNeeded, Refused, Table, To, numbers, real, text, truth
+from asr_jax.migration.rows import PART, Absent, NotNeeded, Table, To, numbers, real, text, truth
 from asr_jax.models.encoder import contexts_of
 from asr_jax.nn.decoders.label_decoder import LabelDecoder
 
@@ -68,12 +68,12 @@ TABLE = Table({
     "--mini-libri": PART,
     "--manifest-dir": PART,
     "--max-duration": PART,
-    "--bucketing-sampler": Refused("batches are always of one bucket", ("true", "1")),
+    "--bucketing-sampler": Absent("batches are always of one bucket", ("true", "1")),
     "--num-buckets": To("data.batching.num_buckets"),
-    "--concatenate-cuts": Refused("utterances are not concatenated"),
+    "--concatenate-cuts": Absent("utterances are not concatenated"),
     "--duration-factor --gap": NotNeeded("they belong to --concatenate-cuts"),
     "--on-the-fly-feats": NotNeeded("features are computed on the device from the audio"),
-    "--shuffle": Refused("batches are shuffled; data.batching.sort_window sorts", ("true", "1")),
+    "--shuffle": Absent("batches are shuffled; data.batching.sort_window sorts", ("true", "1")),
     "--drop-last": NotNeeded("padding rows fill the last batch"),
     "--return-cuts --input-strategy": NotNeeded("features are computed on the device from the audio"),
     "--num-workers": To("data.workers"),

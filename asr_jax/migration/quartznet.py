@@ -9,7 +9,7 @@ from typing import Any
 from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth, words
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth, words
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -38,7 +38,7 @@ TABLE = Table({
     "--resume RESUME": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt CHECKPOINT": To("init.path", text),
     "--save_frequency SAVE_FREQUENCY": To("training.saving.every_epochs"),
-    "--keep_milestones": Refused("training.saving.milestones are updates: multiply by the updates of an epoch (plan)"),
+    "--keep_milestones": Absent("training.saving.milestones are updates: multiply by the updates of an epoch (plan)"),
     "--save_best_from": NotNeeded("the best checkpoint is kept from the first validation on"),
     "--eval_frequency EVAL_FREQUENCY": To("training.validation.every"),
     "--log_frequency": To("training.log_every"),
@@ -68,7 +68,7 @@ TABLE = Table({
     "LOGITS_FILE --save_logits --logits_save_to": Elsewhere("evaluate RUN --log-probs"),
     "PREDICTION_FILE --save_predictions --save_prediction": Elsewhere("evaluate RUN --predictions"),
     "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
-    "--torchscript --torchscript_export": Refused("there is no TorchScript: export RUN --to onnx"),
+    "--torchscript --torchscript_export": Absent("there is no TorchScript: export RUN --to onnx"),
     # the YAML file
     "name": To("name", lambda value: str(value).lower()),
     "labels": To("data.tokenizer.alphabet", "".join),
@@ -85,19 +85,19 @@ TABLE = Table({
     f"{AUDIO}.speed_perturbation.min_rate": PART,
     f"{AUDIO}.speed_perturbation.max_rate": PART,
     f"{AUDIO}.speed_perturbation.p": NotNeeded("DALI applies it to every utterance"),
-    f"{AUDIO}.speed_perturbation.discrete": Refused("rates are drawn from the whole range; set data.speeds instead"),
-    f"{FEATURES}.normalize": Refused("the front-end normalises each bin of an utterance", ("per_feature",)),
+    f"{AUDIO}.speed_perturbation.discrete": Absent("rates are drawn from the whole range; set data.speeds instead"),
+    f"{FEATURES}.normalize": Absent("the front-end normalises each bin of an utterance", ("per_feature",)),
     f"{FEATURES}.window_size": To("model.front_end.window_ms", lambda value: 1000 * real(value)),
     f"{FEATURES}.window_stride": To("model.front_end.hop_ms", lambda value: 1000 * real(value)),
-    f"{FEATURES}.window": Refused("the front-end has a Hann window", ("hann",)),
+    f"{FEATURES}.window": Absent("the front-end has a Hann window", ("hann",)),
     f"{FEATURES}.n_filt": To("model.front_end.num_mels"),
     f"{FEATURES}.n_fft": To("model.front_end.fft_length"),
-    f"{FEATURES}.frame_splicing {ENCODER}.frame_splicing": Refused("NVIDIA's code has no other value either", (1,)),
+    f"{FEATURES}.frame_splicing {ENCODER}.frame_splicing": Absent("NVIDIA's code has no other value either", (1,)),
     f"{FEATURES}.dither": To("model.front_end.dither", real),
     f"{FEATURES}.pad_align": NotNeeded("the shapes of the buckets are static"),
     f"{FEATURES}.max_duration {FEATURES}.pad_to_max_duration": NotNeeded("as in audio_dataset"),
     **{f"{FEATURES}.spec_augment.{name}": PART for name in ("freq_masks", "max_freq", "time_masks", "max_time")},
-    **{f"{FEATURES}.spec_augment.{name}": Refused("widths begin at 0") for name in ("min_freq", "min_time")},
+    **{f"{FEATURES}.spec_augment.{name}": Absent("widths begin at 0") for name in ("min_freq", "min_time")},
     **{
         f"{FEATURES}.cutout_augment.{name}": PART
         for name in ("masks", "min_freq", "max_freq", "min_time", "max_time")

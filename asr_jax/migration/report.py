@@ -11,7 +11,7 @@ KINDS = {
     "default": "Defaults of the program",
     "elsewhere": "Arguments of commands (python -m asr_jax.COMMAND)",
     "not needed": "Not needed",
-    "refused": "Refused, because there is no such setting",
+    "refused": "There is no such setting",
 }
 LONGEST = 60
 """Characters of a value in the report."""
@@ -44,7 +44,7 @@ def config_text(found: Migration, sources: str) -> str:
         f"Migrated from {found.system.title}: {sources}".replace("\\", "/"),
         f"Comments name the values that settings are from; the other settings are those of configs/{found.recipe}.py.",
         *(f"Differs: {each}" for each in found.differs),
-        *(f"Refused: {line.given}: {line.result}" for line in refused),
+        *(f"There is no such setting: {line.given}: {line.result}" for line in refused),
     ]
     text = "\n\n".join(textwrap.fill(each.replace('"""', "'''"), WIDTH) for each in about)
     modules = sorted({module for module, _ in imports})

@@ -42,7 +42,7 @@ class NotNeeded:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Absent:
     """The trainer does not have it."""
 
     reason: str
@@ -53,7 +53,7 @@ class Refused:
         return not is_off(value) and str(value).lower() not in {str(each).lower() for each in self.unless}
 
 
-Row = To | Part | Elsewhere | NotNeeded | Refused
+Row = To | Part | Elsewhere | NotNeeded | Absent
 PART = Part()
 
 

@@ -10,7 +10,7 @@ from asr_jax.config import Experiment, model_of
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth, words
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth, words
 from asr_jax.models.conformer import PARAFORMER, Conformer
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
@@ -116,9 +116,7 @@ TABLE = Table(
         "--hf-upload-repo-id": PART,
         "--hf-upload-revision": To("upload.revision", text),
         "--hf-upload-private": To("upload.private", truth),
-        "--hf-upload-checkpoint-format": Refused(
-            "there are safetensors and Orbax: set upload.format", ("safetensors",)
-        ),
+        "--hf-upload-checkpoint-format": Absent("there are safetensors and Orbax: set upload.format", ("safetensors",)),
         # the subcommands tokenizer and extract-features, asr-kernel-bench, build-colab-glibc.sh
         "--input": Elsewhere("tokenizer --input"),
         "--model-prefix": Elsewhere("tokenizer --model-prefix"),
@@ -324,19 +322,23 @@ def _optimizer(name: str, given: Given) -> Iterator[Change | str]:
     peak = given.read("--learning-rate", float, PEAKS[name])
     steps = ("--lr-warmup-steps", "--lr-hold-steps", "--lr-decay-steps")
     epochs = ("--lr-warmup-epochs", "--lr-hold-epochs", "--lr-decay-exponent")
-    least = given.read("--lr-min", float, 0.0)
+    least = min(given.read("--lr-min", float, 0.0), peak)
     if any(given.number(each) for each in steps):
         decay = given.number(steps[2])
         schedule: Any = WarmupHoldDecay(
-            peak_lr=peak, min_lr=min(least, peak), warmup_updates=given.number(steps[0]),
-            hold_updates=given.number(steps[1]), decay="linear" if decay else "none", decay_updates=decay,
+            peak_lr=peak,
+            warmup_updates=given.number(steps[0]),
+            hold_updates=given.number(steps[1]),
+            decay="linear" if decay else "none",
+            decay_updates=decay,
+            final_share=least / peak,
             counts_from=1,
-        )  # fmt: skip
+        )
         yield Change("optim.schedule", schedule, ("--learning-rate", *steps, "--lr-min"), ", ")
     else:
         warmup, hold, exponent = (given.number(each, usual) for each, usual in zip(epochs, (20, 160, 1.0), strict=True))
         schedule = InverseEpoch(
-            peak_lr=peak, min_lr=min(least, peak), warmup_epochs=warmup, hold_epochs=hold, exponent=float(exponent)
+            peak_lr=peak, min_lr=least, warmup_epochs=warmup, hold_epochs=hold, exponent=float(exponent)
         )
         yield Change("optim.schedule", schedule, ("--learning-rate", *epochs, "--lr-min"), ", ")
     yield Change("optim.eps", 1e-5)

@@ -38,7 +38,7 @@ TESTS = {
 
 @dataclass
 class Shell:
-    """What a script or a command line does, as far as it can be read."""
+    """Variables, programs and arguments of a script or a command line, as far as they can be read."""
 
     variables: dict[str, str] = field(default_factory=dict)
     """Values of the variables at the end."""
@@ -51,7 +51,7 @@ class Shell:
     arguments: list[str] = field(default_factory=list)
     """Arguments of the last program."""
     notes: list[str] = field(default_factory=list)
-    """What was not read."""
+    """Sentences on commands that were not read."""
     folders: list[Path] = field(default_factory=list)
     """Folders in which files may be."""
 
@@ -83,14 +83,18 @@ class Shell:
         """For each open `if` and loop: whether its commands are read now, and whether a branch was read before."""
         for command in _commands(_joined(lines)):
             words = _words(command)
+            while words and words[0] in ("then", "do", "else"):
+                if words[0] == "else":
+                    branches[-1] = [not branches[-1][1], True]
+                words = words[1:]
             first = words[0] if words else ""
             if first in ("fi", "done", "esac"):
                 branches.pop()
-                continue
-            if first in ("elif", "else"):
-                is_next = not branches[-1][1] and (first == "else" or self._holds(words[1:]))
+                words = []
+            elif first == "elif":
+                is_next = not branches[-1][1] and self._holds(words[1:])
                 branches[-1] = [is_next, branches[-1][1] or is_next]
-                words = words[1:] if first == "else" else []
+                words = []
             elif first == "for":
                 branches.append([self._turn(words), True])
                 words = []
@@ -98,8 +102,6 @@ class Shell:
                 is_read = first == "if" and all(now for now, _ in branches) and self._holds(words[1:])
                 branches.append([is_read, is_read])
                 words = []
-            elif first in ("then", "do"):
-                words = words[1:]
             if all(now for now, _ in branches):
                 self._run(words)
 
@@ -278,7 +280,7 @@ def _is_balanced(value: str) -> bool:
 
 def _joined(lines: list[str]) -> str:
     """Joins lines that end in a backslash."""
-    return re.sub(r"\\\n", " ", "\n".join(lines))
+    return "\n".join(lines).replace("\\\n", "")
 
 
 def _commands(script: str) -> Iterator[str]:

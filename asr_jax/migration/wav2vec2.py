@@ -10,7 +10,7 @@ from typing import Any
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Elsewhere, NotNeeded, Refused, Table, To, one_of, real, text, truth
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.optim.optimizers import NEVER
@@ -42,24 +42,24 @@ TABLE = Table({
     "--freeze_finetune_updates FREEZE_FINETUNE_UPDATES": PART,
     "--epochs_this_job EPOCHS_THIS_JOB": To("training.limits.epochs_this_job"),
     "--cudnn_benchmark CUDNN_BENCHMARK": NotNeeded("XLA chooses kernels when it compiles"),
-    "--optimizer OPTIMIZER": Refused("FairseqAdam is the optimizer of this recipe", ("adam",)),
+    "--optimizer OPTIMIZER": Absent("FairseqAdam is the optimizer of this recipe", ("adam",)),
     "--ema EMA": To("training.ema.decay", real),
     "--log_frequency": To("training.log_every"),
     "--log_file LOG_FILE": NotNeeded(LOGGED),
     "--log_keys": NotNeeded(LOGGED),
     "--benchmark_epochs_num NUM_EPOCHS": Elsewhere("benchmark train --updates"),
     "NUM_WARMUP_EPOCHS NUM_WARUP_EPOCHS": Elsewhere("benchmark train --warm-ups"),
-    "--no_save NO_SAVE": Refused("a run always saves; benchmark train and train --dry-run write nothing"),
+    "--no_save NO_SAVE": Absent("a run always saves; benchmark train and train --dry-run write nothing"),
     "--resume": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt": To("run_dir", text),
-    "--keep_milestones": Refused("training.saving.milestones are updates, which are not epochs"),
+    "--keep_milestones": Absent("training.saving.milestones are updates, which are not epochs"),
     "--cpu CPU": Elsewhere("train --device cpu"),
     "--min_loss_scale": To("training.loss_scale.floor", real),
     "--fp16_init_scale": To("training.loss_scale.initial", real),
     "--fp32_transformer_layernorm FP32_TRANSFORMER_LAYERNORM": NotNeeded(FLOAT32),
     "--fp32_mha_softmax FP32_MHA_SOFTMAX": NotNeeded(FLOAT32),
     "--fp32_cosine_sim FP32_COSINE_SIM": NotNeeded(FLOAT32),
-    "--fp32_pos_conv FP32_POS_CONV": Refused("the positional convolution has training.precision"),
+    "--fp32_pos_conv FP32_POS_CONV": Absent("the positional convolution has training.precision"),
     "--fp32_conv_norms FP32_CONV_NORMS": NotNeeded(FLOAT32),
     "--mha": NotNeeded("there is one attention; checkpoints of both layouts load"),
     "--num_workers": To("data.workers"),
@@ -70,7 +70,7 @@ TABLE = Table({
     "--required_seq_len_multiple": NotNeeded("the shapes of the buckets are static"),
     "--num_batch_buckets": To("data.batching.num_buckets"),
     "--batch_size BATCH_SIZE": PART,
-    "--sample_rate": Refused("files of any rate are resampled to 16 kHz", (RATE_HZ,)),
+    "--sample_rate": Absent("files of any rate are resampled to 16 kHz", (RATE_HZ,)),
     "--enable_padding": NotNeeded("utterances are always padded, not cut to the shortest of a batch"),
     "--min_sample_size MIN_SAMPLE_SIZE": To("data.filters.min_duration_s", lambda value: real(value) / RATE_HZ),
     "--max_sample_size MAX_SAMPLE_SIZE": To("data.crop_s", lambda value: real(value) / RATE_HZ),
@@ -96,14 +96,14 @@ TABLE = Table({
     "--require_same_masks": NotNeeded("numbers of masked frames follow lengths; set time_mask.same_count for NVIDIA's"),
     "--mask_selection": To(f"{ENCODER}.time_mask.selection", text),
     "--mask_other": To(f"{ENCODER}.time_mask.other", real),
-    "--no_mask_overlap": Refused("set time_mask.min_space"),
+    "--no_mask_overlap": Absent("set time_mask.min_space"),
     "--mask_min_space": NotNeeded("it has an effect with --no_mask_overlap alone"),
     "--mask_channel_length": To(f"{ENCODER}.channel_mask.length"),
     "--mask_channel_prob MASK_CHANNEL_PROB": To(f"{ENCODER}.channel_mask.probability", real),
     "--mask_channel_before": To(f"{ENCODER}.channel_mask_first", truth),
     "--mask_channel_selection": To(f"{ENCODER}.channel_mask.selection", text),
     "--mask_channel_other": To(f"{ENCODER}.channel_mask.other", real),
-    "--no_mask_channel_overlap": Refused("set channel_mask.min_space"),
+    "--no_mask_channel_overlap": Absent("set channel_mask.min_space"),
     "--mask_channel_min_space": NotNeeded("it has an effect with --no_mask_channel_overlap alone"),
     "--feature_grad_mult FEATURE_GRAD_MULT": To(f"{ENCODER}.extractor_gradient", real),
     "--encoder_layerdrop ENCODER_LAYERDROP": To(f"{ENCODER}.layer_drop", real),
@@ -113,7 +113,7 @@ TABLE = Table({
     "--final_dropout": To("model.heads.ctc.dropout", real),
     "--blank_weight": To("model.heads.ctc.blank_weight", real),
     "--blank_mode": To("model.heads.ctc.blank_mode", text),
-    "--labels": Refused("labels are the characters of the texts; another dictionary is data.tokenizer.path", ("ltr",)),
+    "--labels": Absent("labels are the characters of the texts; another dictionary is data.tokenizer.path", ("ltr",)),
     # pre-training
     "--extractor_mode EXTRACTOR_MODE": To(f"{ENCODER}.extractor_norm", one_of(default="group", layer_norm="layer")),
     "--encoder_layers ENCODER_LAYERS": To(f"{ENCODER}.num_layers"),
@@ -144,7 +144,7 @@ TABLE = Table({
     "--normalize NORMALIZE": PART,
     "--infonce": NotNeeded("the contrastive loss is InfoNCE"),
     "--loss_weights LOSS_WEIGHTS": PART,
-    "--use_spectrogram_features": Refused(SPECTROGRAM),
+    "--use_spectrogram_features": Absent(SPECTROGRAM),
     "--rotary_embeddings": To(f"{ENCODER}.rotary", truth),
     **{
         f"--spectrogram_{name}": NotNeeded("it has an effect with --use_spectrogram_features alone")
@@ -158,7 +158,7 @@ TABLE = Table({
     "--save_predictions PREDICTION_FILE": Elsewhere("evaluate RUN --predictions"),
     "--save_logits LOGITS_FILE": Elsewhere("evaluate RUN --log-probs"),
     "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
-    "--torchscript --torchscript_export TORCHSCRIPT TORCHSCRIPT_SAVE": Refused("export RUN --to onnx instead"),
+    "--torchscript --torchscript_export TORCHSCRIPT TORCHSCRIPT_SAVE": Absent("export RUN --to onnx instead"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
 })  # fmt: skip
 OF_EVALUATION = Table(

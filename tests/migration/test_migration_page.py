@@ -30,7 +30,7 @@ def test_examples(section, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for text in blocks(section, "yaml"):
         (tmp_path / re.match("# (.*)", text)[1]).write_text(text)
-    [console], [excerpt] = blocks(section, "console"), blocks(section, "python")
+    [console], [excerpt] = blocks(section, "console"), blocks(section, "text")
     command, _, printed = console.replace("\\\n", "").partition("\n")
     arguments = shlex.split(command.removeprefix("$ python -m asr_jax.migrate "))
     main(arguments)

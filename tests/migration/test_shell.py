@@ -28,7 +28,7 @@ def read(script, **variables):
         ("A=$(date)", ""),
         ("A=1 # a comment", "1"),
         ('A="not # one"', "not # one"),
-        ("A=a\\\nb", "a b"),
+        ("A=a\\\nb", "ab"),
         ("A=1\nA+=' --x'", "1 --x"),
         ("export A=5", "5"),
         ("[ x = x ] && A=yes", "yes"),
