@@ -31,7 +31,7 @@ from asr_jax.optim.optimizers import NEVER
 
 HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
 AUDIO, FEATURES = "input_train.audio_dataset", "input_train.filterbank_features"
-STATISTICS = Elsewhere("feature_statistics; then front_end=rnnt(NormaliseByDataSet(…, share=Ramp(…))):")
+STATISTICS = Absent("front_end needs the statistics: python -m asr_jax.feature_statistics")
 FILE = NotNeeded("the file is one of the sources")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 EOS = "evaluation has no strategy for an end of the utterance"
