@@ -13,7 +13,7 @@ LAYERS = [
     {"checkpoints", "pretrained", "transcripts", "observe"},
     {"alignment", "reporting", "watching"},
     {"config"},
-    {"inference"},
+    {"inference", "migration"},
     {"training", "exporting", "serving"},
     {"cli"},
     {"api"},

@@ -26,6 +26,7 @@ COMMANDS = {
     "observe.forward": "Sends the events of a run to Weights & Biases, MLflow or trackio, also while it runs",
     "clean": "Lists the caches with their sizes, and removes them",
     "merge": "Joins the outputs of jobs that divided the work of a command by --job",
+    "migrate": "Makes a config of scripts, command lines and YAML files of another system",
     "convert": "Converts manifests of any supported format to JSON lines or to fairseq's lists",
     "tokenizer": "Trains a SentencePiece tokenizer",
     "ngram": "Estimates an n-gram language model from texts",

@@ -239,12 +239,16 @@ def encoder_fields(given: Mapping[str, Any], path: Path, *, subsampling: str) ->
 
 
 def front_end(path: Path) -> FrontEnd:
-    """Returns the preset `nemo` with the settings of a `.nemo` file.
+    """Returns the preset `nemo` with the settings of a `.nemo` file, as `front_end_of`."""
+    return front_end_of(section(nemo_config(path), "preprocessor"), path)
+
+
+def front_end_of(given: Mapping[str, Any], path: Path) -> FrontEnd:
+    """Returns the preset `nemo` with the settings of a section `preprocessor`. `path` is for messages.
 
     Raises:
         UserError: If this package has no such front-end.
     """
-    given = section(nemo_config(path), "preprocessor")
     given = {**PREPROCESSOR, **given, "_target_": target(given)}
     check_settings(
         f"{path}: preprocessor",
@@ -279,14 +283,19 @@ def front_end(path: Path) -> FrontEnd:
 
 
 def heads_of_file(path: Path) -> dict[str, HeadSettings]:
-    """Returns the heads of a `.nemo` file's model; of hybrid models the transducer first, which NeMo uses too.
+    """Returns the heads of a `.nemo` file's model, as `heads_of`."""
+    return heads_of(nemo_config(path), path)
 
-    A transducer that this package does not have is left out beside a CTC head. An encoder alone has no heads.
+
+def heads_of(config: Mapping[str, Any], path: Path) -> dict[str, HeadSettings]:
+    """Returns the heads of a model's settings; of hybrid models the transducer first, which NeMo uses too.
+
+    A transducer that this package does not have is left out beside a CTC head. An encoder alone has no heads. `path` is
+    for messages.
 
     Raises:
         UserError: If texts come from an attention decoder, or from a transducer that this package does not have.
     """
-    config = nemo_config(path)
     decoder = target(section(config, "decoder"))
     has_ctc = "aux_ctc" in config or "ConvASRDecoder" in (decoder, decoder.removesuffix("Classification"))
     heads: dict[str, HeadSettings] = {}

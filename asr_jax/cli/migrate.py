@@ -1,0 +1,90 @@
+"""Makes a config of another system's scripts, command lines and YAML files.
+
+`python -m asr_jax.migrate --from SYSTEM SOURCE … --out config.py` reads shell scripts and YAML files; a command line
+stands after `--`. It writes a commented Python file, and prints what became of each flag, variable and key, and what
+differs. Manifests need no migration: `--data.train` reads those of all these systems (docs/data.md).
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from asr_jax.cli.command_line import load_config
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath, quoted
+from asr_jax.core.settings import command_options
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+HEADINGS = "Paper|Source|Model|Data|Command|Expected|Time|Recipe|Variants|Next|Memory|Options|Sizes|Export"
+
+
+@command_options
+class MigrateOptions:
+    """Options of `asr_jax.migrate`."""
+
+    sources: Annotated[Positional[tuple[UserPath, ...]], arg(metavar="SOURCE …")] = ()
+    """Shell scripts and YAML files of one training; a command line stands after --, as in `-- EPOCHS=20 bash
+    scripts/train.sh`."""
+    of: Annotated[Literal["caiman", "quartznet", "wav2vec2", "rust", "nemo", "icefall"] | None, arg(name="from")] = None
+    """System of the sources. Default: the one that their names and words are of."""
+    out: Annotated[Path | None, arg(metavar="CONFIG.py")] = None
+    """Config to write. Default: only the report is printed."""
+    ignore_unknown: bool = False
+    """Report names of flags, variables and keys that are not known, and continue."""
+    force: bool = False
+    """Overwrite an existing config."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    own, command = list(arguments), list[str]()
+    if "--" in own:
+        command = own[own.index("--") + 1 :]
+        own = own[: own.index("--")]
+    options = parse(MigrateOptions, own, prog="python -m asr_jax.migrate", about=__doc__)
+    if not options.sources and not command:
+        raise UserError("there is no source: expected scripts, YAML files, or a command line after --")
+    if options.out and (options.out.suffix != ".py" or (options.out.exists() and not options.force)):
+        raise UserError(f"--out {options.out}: expected a new name that ends in .py; --force overwrites a file")
+
+    from asr_jax.migration.engine import Migration, detected, migrate, read_sources
+    from asr_jax.migration.report import config_text, report
+    from asr_jax.migration.systems import SYSTEMS
+
+    read = read_sources(options.sources, command)
+    known = {system.name: system for system in SYSTEMS}
+    system = known[options.of] if options.of else detected(SYSTEMS, read.texts)
+    found: Migration = migrate(
+        system, read, load=lambda name: load_config(CONFIGS / f"{name}.py"), ignore_unknown=options.ignore_unknown
+    )
+    if found.recipe:
+        found.differs.extend(_differences(CONFIGS / f"{found.recipe}.py"))
+    print("\n".join(report(found)))
+    if found.command:
+        print(f"\nthis does not train: {found.command}")
+        return
+    if not options.out:
+        print("\n--out CONFIG.py writes the config")
+        return
+    sources = [*options.sources, *([shlex.join(command)] if command else [])]
+    options.out.write_text(config_text(found, " ".join(sources)), encoding="utf-8")
+    if load_config(options.out) != found.experiment:
+        raise AssertionError(f"{options.out} has other settings than the migration: this is a mistake of the program")
+    flags = [line.result.removeprefix("train ") for line in found.lines if line.result.startswith("train --")]
+    next_command = " ".join(["python -m asr_jax.train --config", quoted(options.out), *flags, "--dry-run"])
+    print(f"\nwritten: {options.out}; next: {next_command}")
+
+
+def _differences(recipe: Path) -> list[str]:
+    """Returns what a config of this package says about its differences from the published recipe."""
+    text = recipe.read_text(encoding="utf-8").split('"""')[1]
+    found = re.search(rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)", text)
+    if not found:
+        return []
+    clauses = " ".join((found[1] or found[2]).split()).split("; ")
+    others = [clause for clause in clauses if not clause.startswith("bfloat16")]  # the precision is migrated
+    return [f"configs/{recipe.name}: {'; '.join(others)}"]

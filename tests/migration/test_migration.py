@@ -1,0 +1,267 @@
+"""Migration of each system: the settings that values become, what differs, and mistakes in sources."""
+
+import subprocess
+import sys
+
+import pytest
+
+from asr_jax.audio.presets import w2v_bert
+from asr_jax.cli.command_line import load_config
+from asr_jax.cli.migrate import main
+from asr_jax.config import differences
+from asr_jax.core.errors import UserError
+from asr_jax.migration import rust
+from asr_jax.migration.engine import detected, migrate, read_sources, read_yaml
+from asr_jax.migration.python_source import expression
+from asr_jax.migration.systems import SYSTEMS
+from asr_jax.models.w2v_bert import W2VBert
+from asr_jax.optim.optimizers import LAMB, AdamW
+from asr_jax.optim.schedules import RunLength
+from tests.migration.test_lists_of_names import KNOWN, migrated, recipe
+from tests.support import ROOT, assert_close
+
+RUST = "cargo run --bin train -- --train-manifest train.jsonl --tokenizer t.model"
+
+
+def experiment_of(system, command):
+    return migrated(system, command.split()).experiment
+
+
+def changed(system, command):
+    """Names of the settings that differ from those of the recipe, with their values."""
+    found = migrated(system, command.split())
+    return {name: value for name, _, value in differences(recipe(found.recipe), found.experiment)}
+
+
+def test_the_defaults_of_nvidias_script_are_the_recipe():
+    """Except for the precision, the data, and how often something is saved and shown."""
+    found = changed("quartznet", "AMP=true bash scripts/train.sh")
+    assert found == {
+        "training.precision": "f16",
+        "training.log_every": 1,
+        "training.saving.every_epochs": 10,
+        "training.validation.every": 241,
+        "training.validation.sample_every": 241,
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "others"),
+    [
+        ("pretrain_base", {"training.saving.every_epochs": 1}),
+        ("finetune_base_960h", {"training.saving.every_epochs": 10, "seed": 1}),
+    ],
+)
+def test_the_defaults_of_wav2vec_scripts_are_the_recipes(script, others):
+    found = changed("wav2vec2", f"BF16=true bash scripts/{script}.sh")
+    kept = {name: value for name, value in found.items() if not name.startswith(("data.train", "data.valid", "init."))}
+    assert kept == {"training.log_every": 1, **others}
+
+
+def test_icefalls_best_recipe():
+    """The command of icefall's RESULTS.md for CR-CTC, and configs/zipformer_cr_ctc.py."""
+    command = (
+        "./zipformer/train.py --world-size 4 --num-epochs 50 --use-bf16 1 --use-cr-ctc 1 --use-ctc 1 "
+        "--use-transducer 0 --enable-spec-aug 0 --full-libri 1 --max-duration 700"
+    )
+    found = differences(recipe("zipformer_cr_ctc"), experiment_of("icefall", command))
+    assert {name for name, _, _ in found} == {"name", "run_dir", "seed", "training.saving.every_updates"}
+
+
+def test_caimans_defaults_are_those_of_its_sizes():
+    found = changed(
+        "caiman", "./scripts/train.sh --model_config configs/base-8703sp.yaml --train_manifests a b --no_amp"
+    )
+    wrong = {name for name in found if name.startswith(("optim.", "model.encoder", "training.pass", "training.ema"))}
+    assert not wrong
+    assert found["data.batching.rows"] == [] or found["data.batching.rows.0"] == 16
+    assert found["data.mixing.kind"] == "temperature"
+
+
+def test_the_size_of_a_batch():
+    """Products of devices, rows and accumulation, in every system's terms."""
+    quartznet = experiment_of("quartznet", "NUM_GPUS=2 GPU_BATCH_SIZE=24 GRAD_ACCUMULATION=24 bash scripts/train.sh")
+    assert (quartznet.data.batching.budget, quartznet.training.accumulate) == (48, 24)
+    wav2vec = experiment_of(
+        "wav2vec2", "NUM_GPUS=4 MAX_TOKENS=1600000 NUM_CONCAT_BATCHES=2 bash scripts/pretrain_base.sh"
+    )
+    assert (wav2vec.data.batching.budget, wav2vec.model.sub_batches) == (4 * 2 * 100, 8)
+    caiman = experiment_of("caiman", "train.py --num_gpus 4 --global_batch_size 512 --grad_accumulation_batches 2")
+    assert (caiman.data.batching.rows, caiman.data.batching.devices) == ((64,), 4)
+    icefall = experiment_of("icefall", "zipformer/train.py --world-size 4 --max-duration 600")
+    assert (icefall.data.batching.budget, icefall.model.encoder.batches_per_update) == (2400, 4)
+    rust = experiment_of(
+        "rust", f"{RUST} --device-indices 0,1 --adaptive-batch-unit duration-ms --adaptive-batch-budget 7000"
+    )
+    assert (rust.data.batching.unit, rust.data.batching.budget, rust.data.batching.max_rows) == ("seconds", 14, 16)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "duration", "1D-bucketing", "1D-bucketing-dyn", "2D-bucketing"])
+def test_sampling_modes(mode):
+    found = migrated("caiman", f"train.py --sampling_mode {mode} --batch_split_factor 2".split())
+    batching = found.experiment.data.batching
+    assert batching.any_length == (mode in ("fixed", "duration"))
+    assert batching.fits_memory == (mode == "2D-bucketing")
+    assert any("its page names no flag" in each for each in found.differs) == (
+        mode not in ("fixed", "2D-bucketing-fixed")
+    ) or (mode == "1D-bucketing-dyn")
+
+
+def test_speeds_of_dali_multiply_durations(tmp_path):
+    text = "input_train:\n  audio_dataset:\n    speed_perturbation: {min_rate: 0.8, max_rate: 1.25}\n"
+    (tmp_path / "model.yaml").write_text(text + "quartznet: {}\n")
+    found = migrate(KNOWN["quartznet"], read_sources([str(tmp_path / "model.yaml")], ()), load=recipe).experiment.data
+    assert_close(found.speeds[0] - found.speed_jitter, 1 / 1.25, rtol=1e-12)
+    assert_close(found.speeds[0] + found.speed_jitter, 1 / 0.8, rtol=1e-12)
+
+
+def test_schedules_of_the_rust_trainer():
+    """The example of its documents: warm-up 2, hold 1, decay 2 to 0.1, in updates and in epochs."""
+    steps = "--learning-rate 1 --lr-warmup-steps 2 --lr-hold-steps 1 --lr-decay-steps 2 --lr-min 0.1"
+    rate = experiment_of("rust", f"{RUST} {steps}").optim.schedule.build(RunLength(10, 1))
+    assert_close([float(rate(update)) for update in range(6)], [0.5, 1, 1, 0.55, 0.1, 0.1], rtol=1e-6)
+    epochs = "--learning-rate 1 --lr-warmup-epochs 2 --lr-hold-epochs 1 --lr-decay-exponent 1"
+    rate = experiment_of("rust", f"{RUST} {epochs}").optim.schedule.build(RunLength(10, 1))
+    assert_close([float(rate(update)) for update in range(6)], [0.5, 1, 1, 2 / 3, 0.5, 0.4], rtol=1e-6)
+
+
+def test_optimizers_of_quartznet():
+    adam = experiment_of("quartznet", "python train.py --optimizer adamw --lr 0.002").optim
+    assert isinstance(adam, AdamW)
+    assert (adam.schedule.peak_lr, adam.weight_decay, adam.clip_at) == (0.002, 1e-3, 0)
+    lamb = experiment_of("quartznet", "OPTIMIZER=lamb98 bash scripts/train.sh").optim
+    assert isinstance(lamb, LAMB)
+    assert (lamb.b2, lamb.eps) == (0.98, 1e-9)
+
+
+def test_sizes_of_a_hugging_face_folder(monkeypatch):
+    monkeypatch.setattr(
+        rust, "model_of", lambda path: (W2VBert.tiny(masks=False), w2v_bert()) if path == "here" else None
+    )
+    found = experiment_of("rust", f"{RUST} --w2v-bert --w2v-hf-model-dir here --w2v-hf-load-weights")
+    assert (found.model.encoder, found.init.path) == (W2VBert.tiny(), "here")
+    elsewhere = migrated("rust", f"{RUST} --w2v-bert --w2v-hf-model-dir elsewhere".split())
+    assert any("elsewhere is not on this machine" in each for each in elsewhere.differs)
+
+
+def test_heads_of_icefall():
+    command = (
+        "zipformer/train.py --use-ctc 1 --use-transducer 1 --use-attention-decoder 1 --ctc-loss-scale 0.1 --causal 1"
+    )
+    model = experiment_of("icefall", command).model
+    assert [*model.heads] == ["transducer", "ctc", "attention"]
+    assert (model.heads["ctc"].scale, model.primary, len(model.encoder.contexts)) == (0.1, "transducer", 16)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
+def test_settings_are_written_as_python(path):
+    """Every config of this package, written and run, has the same settings."""
+    before = load_config(path)
+    text, imports = expression(before, {}, indent=0, before="made =")
+    scope = {}
+    exec("\n".join(f"from {module} import {name}" for module, name in imports), scope)
+    exec(text, scope)
+    assert scope["made"] == before
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_comments_stand_beside_their_settings(tmp_path):
+    comments = {"training.num_epochs": "EPOCHS=5", "data.train": "x " * 80}
+    lines = expression(recipe("quartznet_librispeech"), comments, indent=0, before="made =")[0].splitlines()
+    assert "        num_epochs=260,  # EPOCHS=5" in lines
+    place = next(number for number, line in enumerate(lines) if line.strip().startswith("train="))
+    assert all(line.strip().startswith("#") for line in lines[place - 2 : place])
+
+
+MISTAKES = [
+    (
+        "rust",
+        f"{RUST} --learning-rat 1",
+        "--learning-rat is not a name of the Rust trainer that is known here; did you mean",
+    ),
+    (
+        "quartznet",
+        "EPOCH=3 bash scripts/train.sh",
+        "EPOCH is not a name of NVIDIA's QuartzNet that is known here; did you",
+    ),
+    ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: could not convert string to float"),
+    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2.0"),
+    (
+        "quartznet",
+        "LR_POLICY=step bash scripts/train.sh",
+        "LR_POLICY=step: 'step': expected one of exponential, legacy",
+    ),
+    (
+        "icefall",
+        "./conformer_ctc3/train.py --full-libri 1",
+        "./conformer_ctc3/train.py is no program of icefall's Zipformer",
+    ),
+    (
+        "nemo",
+        "model.encoder._target_=x.RNNEncoder trainer.max_epochs=3",
+        "the encoder is RNNEncoder: expected one of Conf",
+    ),
+]
+
+
+@pytest.mark.parametrize(("system", "command", "message"), MISTAKES)
+def test_mistakes(system, command, message):
+    with pytest.raises(UserError) as error:
+        migrated(system, command.split())
+    assert str(error.value).startswith(message)
+
+
+def test_unknown_names_can_be_ignored():
+    read = read_sources([], f"{RUST} --learning-rat 1".split())
+    found = migrate(KNOWN["rust"], read, load=recipe, ignore_unknown=True)
+    assert any(each.startswith("--learning-rat is not a name") for each in found.differs)
+
+
+def test_a_misspelt_variable_of_a_wrapper_is_a_mistake(tmp_path):
+    wrapper = tmp_path / "mine.sh"
+    wrapper.write_text("export LEARNNG_RATE=0.1\nbash scripts/train.sh\n")
+    with pytest.raises(UserError, match="LEARNNG_RATE is not a name"):
+        migrate(KNOWN["quartznet"], read_sources([str(wrapper)], ()), load=recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("GPU_BATCH_SIZE=3 bash scripts/train.sh", "quartznet"),
+        ("NUM_CONCAT_BATCHES=3 bash scripts/pretrain_base.sh", "wav2vec2"),
+        ("cargo run --bin train -- --epochs 3", "rust"),
+        ("train.py --sampling_mode fixed", "caiman"),
+        ("_target_: nemo.collections.asr.modules.ConformerEncoder", "nemo"),
+        ("./zipformer/train.py --use-cr-ctc 1", "icefall"),
+    ],
+)
+def test_systems_are_recognised(text, name):
+    assert detected(SYSTEMS, text).name == name
+
+
+def test_sources_without_a_system():
+    with pytest.raises(UserError, match="the sources may be of none: expected --from caiman"):
+        detected(SYSTEMS, "python train.py --lr 1")
+
+
+def test_references_in_yaml(tmp_path):
+    (tmp_path / "a.yaml").write_text("model: {size: 3, encoder: {d: '${model.size}', list: ['${model.size}', x]}}\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"model.size": 3, "model.encoder.d": 3, "model.encoder.list": [3, "x"]}
+
+
+def test_commands_that_do_not_train(capsys):
+    main(["--from", "quartznet", "--", "BATCH_SIZE_SEQ=8 bash scripts/inference_benchmark.sh"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "this does not train: python -m asr_jax.benchmark inference RUN --batch-sizes 8"
+
+
+def test_the_command(tmp_path):
+    """The written config is one that `train` takes; an existing file is kept."""
+    out = tmp_path / "mine.py"
+    command = [sys.executable, "-m", "asr_jax.migrate", "--from", "rust", "--out", str(out), "--", *RUST.split()]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert f"next: python -m asr_jax.train --config {out} --dry-run" in found.stdout
+    assert load_config(out) == experiment_of("rust", RUST)
+    with pytest.raises(UserError, match="--force overwrites a file"):
+        main(command[3:])

@@ -1,0 +1,90 @@
+"""Reading of shell scripts."""
+
+import pytest
+
+from asr_jax.migration.shell import Shell
+
+
+def read(script, **variables):
+    shell = Shell(variables=variables)
+    shell.run_text(script)
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("script", "value"),
+    [
+        ("A=1", "1"),
+        ("A='$B \"'", '$B "'),
+        ('B=2; A="x $B ${B}"', "x 2 2"),
+        (': ${A:="in quotes"}', "in quotes"),
+        (": ${A:=${1:-inner}}", "inner"),
+        ("A=; : ${A=kept}", ""),
+        ("A=; : ${A:=set}", "set"),
+        ("B=3; A=${B:+is set}", "is set"),
+        ("B=1; A=${B-default}${C-default}", "1default"),
+        ("B=80; A=$((B / 10 * 4))", "32"),
+        ("B=3; A=$((B < 2 ? 2 : $B + 1))", "4"),
+        ("A=$(date)", ""),
+        ("A=1 # a comment", "1"),
+        ('A="not # one"', "not # one"),
+        ("A=a\\\nb", "ab"),
+        ("A=1\nA+=' --x'", "1 --x"),
+        ("export A=5", "5"),
+        ("[ x = x ] && A=yes", "yes"),
+        ("A=no; [ -n \"$B\" ] && A=yes", "no"),
+        ("A=no; [ -z \"$B\" ] && A=yes", "yes"),
+        ("A=no; [ 10 -gt 9 ] && A=yes", "yes"),
+        ("if [ a = b ]; then A=1; elif [ b = b ]; then A=2; else A=3; fi", "2"),
+        ("if [ a = a ]; then A=1; elif [ b = b ]; then A=2; else A=3; fi", "1"),
+        ("if [ a = b ]; then\n A=1\nelse\n A=3\nfi", "3"),
+        ("A=0; if [ a = b ]; then if [ a = a ]; then A=1; else A=2; fi; fi", "0"),
+        ("for A in 4 2; do echo $A; done", "4"),
+    ],
+)  # fmt: skip
+def test_variables(script, value):
+    assert read(script).variables["A"] == value
+
+
+def test_variables_of_the_caller_come_before_defaults():
+    shell = read(
+        ': ${LR:=0.1}\nARGS="--lr=$LR"\npython $LAUNCHER train.py $ARGS "$@" > log', LR="0.5", LAUNCHER="-m launch"
+    )
+    assert (shell.programs, shell.arguments) == (["train.py"], ["--lr=0.5"])
+
+
+def test_scripts_call_scripts(tmp_path):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "outer.sh").write_text('set -a\n: ${LR:=0.1}\nbash scripts/inner.sh --more "a b"\n')
+    (scripts / "inner.sh").write_text(': ${LR:=0.9}\n: ${EPOCHS:=3}\nARGS+=" --lr $LR"\npython train.py $ARGS "$@"\n')
+    shell = Shell()
+    shell.run_file(scripts / "outer.sh", [])
+    assert shell.arguments == ["--lr", "0.1", "--more", "a b"]
+    assert shell.programs[-1] == "train.py"
+    assert shell.variables["EPOCHS"] == "3"
+
+
+def test_what_is_not_read_is_named():
+    shell = read("frobnicate --all\nwhile [ 1 = 1 ]; do A=1; done\nfor B in 1 2; do C=$B; done\n[ -d x ] && D=1")
+    assert shell.notes == [
+        "not read: frobnicate --all",
+        "of the loop over 1, 2, only B=1 is read",
+        "condition not read: '[' -d x ']'",
+    ]
+    assert "A" not in shell.variables
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "arguments"),
+    [
+        ("torchrun --nproc_per_node 8 caiman/train.py --a 1", "caiman/train.py", ["--a", "1"]),
+        ("./zipformer/train.py --a 1", "./zipformer/train.py", ["--a", "1"]),
+        ("bash scripts/missing.sh --a", "scripts/missing.sh", ["--a"]),
+        ("cargo run --release --bin train -- --a 1", "cargo run train", ["--a", "1"]),
+        ("cargo run --bin train -- tokenizer --a 1", "cargo run tokenizer", ["tokenizer", "--a", "1"]),
+    ],
+)
+def test_programs(words, program, arguments):
+    shell = read(words)
+    assert (shell.programs, shell.arguments) == ([program], arguments)
