@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from support import fast_jit
 
 from asr_jax.checkpoints.store import save_weights_alone
 from asr_jax.config import Experiment, Training, save_experiment, to_json
@@ -38,13 +38,22 @@ def untrained(model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Pa
     """
     experiment = experiment_of(model)
     module = make_model(experiment, tokenizer)
-    init = fast_jit(lambda key: module.init({"params": key, "dropout": key}, example_batch(module), step=None))
-    made = init(jax.random.key(0))
-    rng = np.random.default_rng(0)
+    init = partial(module.init, step=None)
+    shapes = jax.eval_shape(lambda key: init({"params": key, "dropout": key}, example_batch(module)), jax.random.key(0))
+    rng = np.random.default_rng(2)
+
+    def drawn(path: str, leaf: Any) -> np.ndarray:
+        """Draws as modules do; NumPy, because compiling a program for it would take as long as some tests."""
+        values = rng.uniform(0.0, 0.05, leaf.shape)
+        if path.endswith(("/scale", "/var")):
+            values += 1.0
+        elif leaf.ndim > 1:
+            values += rng.normal(size=leaf.shape) / np.sqrt(np.prod(leaf.shape[:-1]))
+        return np.asarray(values * (20 if path.endswith("/output/kernel") else 1), leaf.dtype)
+
     changed = {
-        path: np.asarray(value) * (20 if path.endswith("/output/kernel") else 1)
-        + rng.uniform(0.0, 0.05, value.shape).astype(value.dtype)
-        for path, value in flatten({"params": made["params"], "batch_stats": made.get("batch_stats", {})}).items()
+        path: drawn(path, leaf)
+        for path, leaf in flatten({"params": shapes["params"], "batch_stats": shapes.get("batch_stats", {})}).items()
     }
     variables: Any = jax.device_put({"batch_stats": {}, **unflatten(changed)})
     return Trained(
