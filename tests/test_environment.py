@@ -58,6 +58,7 @@ glibc_only = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @glibc_only
 def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_short() -> None:
     faults = (

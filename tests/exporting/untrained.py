@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from support import fast_jit
 
 from asr_jax.checkpoints.store import save_weights_alone
 from asr_jax.config import Experiment, Training, save_experiment, to_json
@@ -31,29 +31,24 @@ def experiment_of(model: Model) -> Experiment:
     return Experiment(name="untrained", model=model, data=Data(train=()), training=Training(ema=EMA(0.0)))
 
 
-def untrained(model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Path("untrained")) -> Trained:
+def untrained(
+    model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Path("untrained"), zeros: bool = False
+) -> Trained:
     """Returns a recogniser whose weights are random, including biases and statistics.
 
-    The weights of heads are large, so that the best label changes from frame to frame.
+    The weights of heads are large, so that the best label changes from frame to frame. With `zeros`, for tests that
+    compute nothing, initial weights are 0, and no program is compiled.
     """
     experiment = experiment_of(model)
     module = make_model(experiment, tokenizer)
-    init = partial(module.init, step=None)
-    shapes = jax.eval_shape(lambda key: init({"params": key, "dropout": key}, example_batch(module)), jax.random.key(0))
-    rng = np.random.default_rng(2)
-
-    def drawn(path: str, leaf: Any) -> np.ndarray:
-        """Draws as modules do; NumPy, because compiling a program for it would take as long as some tests."""
-        values = rng.uniform(0.0, 0.05, leaf.shape)
-        if path.endswith(("/scale", "/var")):
-            values += 1.0
-        elif leaf.ndim > 1:
-            values += rng.normal(size=leaf.shape) / np.sqrt(np.prod(leaf.shape[:-1]))
-        return np.asarray(values * (20 if path.endswith("/output/kernel") else 1), leaf.dtype)
-
+    init = fast_jit(lambda key: module.init({"params": key, "dropout": key}, example_batch(module), step=None))
+    key = jax.random.key(0)
+    made = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), init.eval_shape(key)) if zeros else init(key)
+    rng = np.random.default_rng(0)
     changed = {
-        path: drawn(path, leaf)
-        for path, leaf in flatten({"params": shapes["params"], "batch_stats": shapes.get("batch_stats", {})}).items()
+        path: np.asarray(value) * (20 if path.endswith("/output/kernel") else 1)
+        + rng.uniform(0.0, 0.05, value.shape).astype(value.dtype)
+        for path, value in flatten({"params": made["params"], "batch_stats": made.get("batch_stats", {})}).items()
     }
     variables: Any = jax.device_put({"batch_stats": {}, **unflatten(changed)})
     return Trained(

@@ -43,15 +43,12 @@ pytestmark = pytest.mark.golden
 REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
 SIDE = Path(__file__).parent / "transformers_logits.py"
 FAMILY = GOLDENS / "hf_w2vbert"
-FOLDERS = sorted(path.parent for path in FAMILY.glob("*/expected.safetensors"))
-NONE = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no folders in {FAMILY}: set ASR_JAX_GOLDENS"))]
-CASES = (
-    slow_after_first(
-        [pytest.param(folder, id=folder.name) for folder in FOLDERS],
-        lambda folder: (folder / "trajectory.safetensors").is_file(),
-    )
-    or NONE
+FOLDERS = sorted(
+    (path.parent for path in FAMILY.glob("*/expected.safetensors")),
+    key=lambda folder: (not (folder / "trajectory.safetensors").is_file(), folder),
 )
+NONE = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no folders in {FAMILY}: set ASR_JAX_GOLDENS"))]
+CASES = slow_after_first([pytest.param(folder, id=folder.name) for folder in FOLDERS]) or NONE
 TRAJECTORIES = [
     pytest.param(folder, id=folder.name) for folder in FOLDERS if (folder / "trajectory.safetensors").is_file()
 ] or NONE

@@ -152,8 +152,9 @@ def test_greedy_search(case: Any) -> None:
                 assert list(sequence.starts) == expected["timestamps"]
 
 
+@pytest.mark.slow  # tests/search compares the beam search with one in Python
 @pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
-@pytest.mark.parametrize("kind", ["modified_beam", pytest.param("beam", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["modified_beam", "beam"])
 def test_beam_search(case: Any, kind: str) -> None:
     """The lists are complete, and their order is that of the log-probabilities; `hyp` is the best per label."""
     start, worst, widths = case.info["config"]["ctx"], 0.0, []

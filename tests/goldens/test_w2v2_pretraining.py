@@ -49,12 +49,14 @@ pytestmark = pytest.mark.golden
 
 HEAD = "heads_pretrain"
 MODES = ("eval", "train")
-FAMILIES = [
-    [case for case in golden_cases(family, "*") if case.values[0] is None or "log_fields" in case.values[0].info]
+GIVEN = [
+    case
     for family in ("fairseq_w2v2", "dle_w2v2")
+    for case in golden_cases(family, "*")
+    if case.values[0] is None or "log_fields" in case.values[0].info
 ]
 OWN = [pytest.param(*case.values, id=f"{case.id}_no_tie") for case in cases_in(Path(__file__).parent / "pretraining")]
-CASES = [case for cases in (*FAMILIES, OWN) for case in slow_after_first(cases)]
+CASES = slow_after_first(GIVEN) + slow_after_first(OWN)
 WITH_GRADIENTS = [
     pytest.param(*case.values, mode, id=f"{case.id}-{mode}", marks=case.marks)
     for mode in MODES
