@@ -20,7 +20,7 @@ from tests.forked import ROOT, Forked, made_corpus, with_devices
 from tests.support import assert_close
 from tests.training.test_resume import batches, contents
 
-UPDATES = 8
+UPDATES = 12
 SETS = ("validation", "test")
 
 
