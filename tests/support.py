@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,9 +67,13 @@ def slow(cases: list[Any]) -> list[Any]:
     return [pytest.param(*each.values, id=each.id, marks=(*each.marks, pytest.mark.slow)) for each in cases]
 
 
-def slow_after_first(cases: list[Any]) -> list[Any]:
-    """The cases of `golden_cases`, of which all but the first are slow tests."""
-    return [*cases[:1], *slow(cases[1:])]
+def slow_after_first(cases: list[Any], kind: Callable[[Any], Any] = lambda _: None) -> list[Any]:
+    """The parameters; all but the first of each kind are slow tests. `kind` takes a parameter's first value."""
+    known, found = list[Any](), list[Any]()
+    for each in cases:
+        found += slow([each]) if (of := kind(each.values[0])) in known else [each]
+        known.append(of)
+    return found
 
 
 def having(cases: list[Any], prefix: str) -> list[Any]:

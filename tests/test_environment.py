@@ -26,7 +26,14 @@ def allocator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("flags", [{}, {"JAX_NUM_CPU_DEVICES": "400"}, {"XLA_FLAGS": f"--{FLAG}=2 --{FLAG}=400"}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"JAX_NUM_CPU_DEVICES": "400"}, marks=pytest.mark.slow),
+        {"XLA_FLAGS": f"--{FLAG}=2 --{FLAG}=400"},
+    ],
+)
 def test_any_import_of_the_package_sets_threads_and_compile_cache(flags):
     code = "import asr_jax.core.errors, jax, os; print(os.environ.get('NPROC'), jax.config.jax_compilation_cache_dir)"
     ours = ("NPROC", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "XLA_FLAGS")
@@ -51,6 +58,7 @@ glibc_only = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @glibc_only
 def test_freed_memory_is_kept_where_the_cpu_computes_and_returned_when_it_is_short() -> None:
     faults = (

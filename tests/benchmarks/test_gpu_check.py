@@ -29,6 +29,7 @@ def test_each_family_is_trained_on_the_batch_that_was_planned(data) -> None:
     assert most_valuable[-1] == "tests"
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_costs_only_itself(tmp_path, monkeypatch, capfd) -> None:
     parts = tmp_path / "parts"
     chosen = [

@@ -80,6 +80,7 @@ def test_transcripts_in_one_file_and_pseudo_labels(run, data, tmp_path):
         assert (joined.parent / name).read_text() == (whole.parent / name).read_text()
 
 
+@pytest.mark.slow
 def test_transcripts_in_a_folder_after_a_killed_job(run, data, tmp_path):
     """The killed job leaves its finished transcripts, and the repeated one does the rest."""
     lines = [*data.read_text().splitlines(), json.dumps({"id": "gone", "audio_path": "/gone.flac", "duration": 1.0})]

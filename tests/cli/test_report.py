@@ -188,6 +188,7 @@ def test_names_tell_the_inputs_apart(tmp_path):
     assert "B b/a " in written(tmp_path, own, other).text
 
 
+@pytest.mark.slow
 def test_ten_thousand_utterances(tmp_path):
     path = predictions(tmp_path / "a.jsonl", 0.1, num=10_000, num_words=12)
     start_s = time.monotonic()

@@ -110,10 +110,11 @@ def test_texts_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "model.json").read_text())["fewest_samples"] == trained.model.fewest_inputs()
     # Each recording alone: sherpa-onnx sets its level for models of samples, and the file sets that of the first one.
     paths = paths[:1] if name == "quartznet" else paths
-    expected = [Run(trained).transcribe(path).text for path in paths]
+    run = Run(trained)
+    expected = [run.transcribe(path).text for path in paths]
     assert len(set("".join(expected))) > 2
     found = texts_of_sherpa(tmp_path / "out", KINDS[name], paths)
-    assert [text.strip() for text in found] == [text.strip() for text in expected]
+    assert [text.split() for text in found] == [text.split() for text in expected]
 
 
 STREAM = """
@@ -218,5 +219,5 @@ def test_words_that_sherpa_would_join_are_refused() -> None:
 )
 def test_models_that_sherpa_does_not_run_are_refused(model, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        list(export(untrained(model), tmp_path / "out", to="sherpa-onnx"))
+        list(export(untrained(model, zeros=True), tmp_path / "out", to="sherpa-onnx"))
     assert not list(tmp_path.iterdir())

@@ -80,7 +80,8 @@ def test_beam_search_finds_the_texts_of_the_run(tmp_path: Path) -> None:
     paths = written(tmp_path, 1.3, 2.1, 3.0)
     trained = transducer(STATELESS, paths[0])
     list(export(trained, tmp_path / "out", to="sherpa-onnx"))
-    expected = [Run(trained, decoding=BEAM).transcribe(path).text.split() for path in paths]
+    run = Run(trained, decoding=BEAM)
+    expected = [run.transcribe(path).text.split() for path in paths]
     found, greedily = (
         [text.split() for text in texts_of_sherpa(tmp_path / "out", "transducer", paths, method=method)]
         for method in ("modified_beam_search", "greedy_search")

@@ -31,15 +31,19 @@ def experiment_of(model: Model) -> Experiment:
     return Experiment(name="untrained", model=model, data=Data(train=()), training=Training(ema=EMA(0.0)))
 
 
-def untrained(model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Path("untrained")) -> Trained:
+def untrained(
+    model: Model, tokenizer: Tokenizer = LETTERS, *, folder: Path = Path("untrained"), zeros: bool = False
+) -> Trained:
     """Returns a recogniser whose weights are random, including biases and statistics.
 
-    The weights of heads are large, so that the best label changes from frame to frame.
+    The weights of heads are large, so that the best label changes from frame to frame. With `zeros`, for tests that
+    compute nothing, initial weights are 0, and no program is compiled.
     """
     experiment = experiment_of(model)
     module = make_model(experiment, tokenizer)
     init = fast_jit(lambda key: module.init({"params": key, "dropout": key}, example_batch(module), step=None))
-    made = init(jax.random.key(0))
+    key = jax.random.key(0)
+    made = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), init.eval_shape(key)) if zeros else init(key)
     rng = np.random.default_rng(0)
     changed = {
         path: np.asarray(value) * (20 if path.endswith("/output/kernel") else 1)

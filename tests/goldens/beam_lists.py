@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import GOLDENS, assert_within
+from support import GOLDENS, assert_within, slow_after_first
 
 from asr_jax.search.ctc_beam import CTCBeamSearch
 from asr_jax.search.hypotheses import Hypothesis, Search
@@ -46,7 +46,17 @@ def cases(peer: str) -> list[Any]:
     if not named:
         reason = f"no {peer} in decoding.json under {WHERE}: set ASR_JAX_GOLDENS to the folder of goldens"
         return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
-    return [pytest.param(entries, id=name) for name, entries in named.items()]
+    return slow_after_first([pytest.param(entries, id=name) for name, entries in named.items()], options)
+
+
+def options(entries: list[dict[str, Any]]) -> tuple[bool, ...]:
+    """Returns whether a case has a language model, sums over alignments and hot words."""
+    found = entries[0].get("opts") or {**entries[0]["decoder"], **entries[0]["decode"]}
+    return (
+        "kenlm_model_path" in found or found.get("lm_weight", 0) != 0,
+        found.get("log_add", True),
+        "hotwords" in found,
+    )
 
 
 def most_texts(peer: str) -> int:

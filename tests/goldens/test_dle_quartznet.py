@@ -13,7 +13,16 @@ import optax
 import pytest
 from conv_asr import batch_of, encoder_of, model_of, program_of, variables_of, weights_of, with_first_statistics
 from margins import TIE, choice_margins
-from support import GoldenCase, assert_gradients, assert_outputs, assert_within, golden_cases, part, relative
+from support import (
+    GoldenCase,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    golden_cases,
+    part,
+    relative,
+    slow_after_first,
+)
 
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
@@ -24,7 +33,12 @@ from asr_jax.pretrained.quartznet import NVIDIA
 
 pytestmark = pytest.mark.golden
 
-CASES = [*golden_cases("dle_quartznet", "masked_*"), *golden_cases("dle_quartznet", "nomask_*")]
+CASES = slow_after_first(
+    sorted(
+        [*golden_cases("dle_quartznet", "masked_*"), *golden_cases("dle_quartznet", "nomask_*")],
+        key=lambda case: case.values[0] is not None and not case.values[0].has("trajectory/"),
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import GoldenCase, assert_gradients, assert_outputs, assert_within, golden_cases, having, log_softmax
+from support import (
+    GoldenCase,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    golden_cases,
+    having,
+    log_softmax,
+    slow_after_first,
+)
 from wav2vec2_programs import ctc_program, forward_program, gradients
 
 from asr_jax.core.batch import Batch, Frames
@@ -19,7 +28,7 @@ from asr_jax.pretrained.wav2vec2_fairseq import settings_of_fairseq
 
 pytestmark = pytest.mark.golden
 
-CASES = golden_cases("dle_w2v2", "ctc_*")
+CASES = slow_after_first(golden_cases("dle_w2v2", "ctc_*"))
 WITH_GRADIENTS = having(CASES, "grad/")
 """Cases of training; those of inference have no gradients."""
 

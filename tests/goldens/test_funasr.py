@@ -389,11 +389,13 @@ def folder_of(case: GoldenCase, arrays: dict[str, np.ndarray], folder: Path) -> 
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
 def test_community_v2_losses_and_gradients(case: Any) -> None:
     check_losses(run_of(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", golden_cases("funasr", "paraformer_v2_community*"))
 def test_community_v2_alignment_and_recognition(case: Any) -> None:
     run = run_of(case)

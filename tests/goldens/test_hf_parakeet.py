@@ -9,7 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, assert_gradients, assert_outputs, assert_within, fast_jit, log_softmax
+from support import (
+    GOLDENS,
+    GoldenCase,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    fast_jit,
+    log_softmax,
+    slow_after_first,
+)
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.pytrees import unflatten
@@ -24,7 +33,9 @@ from asr_jax.text.tokenizers import Tokenizer, TokenizerSettings, given_tokenize
 pytestmark = pytest.mark.golden
 
 FOLDERS = (Path(__file__).parent / "parakeet", GOLDENS / "parakeet")
-CASES = [pytest.param(path, id=path.stem) for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
+CASES = slow_after_first(
+    [pytest.param(path, id=path.stem) for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ import numpy as np
 import optax
 import pytest
 from safetensors.numpy import load_file, save_file
-from support import GOLDENS, assert_gradients, assert_outputs, assert_within, fast_jit, max_abs, part, relative
+from support import (
+    GOLDENS,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    fast_jit,
+    max_abs,
+    part,
+    relative,
+    slow_after_first,
+)
 
 from asr_jax.audio.features import FrontEnd
 from asr_jax.core.batch import Batch
@@ -33,9 +43,12 @@ pytestmark = pytest.mark.golden
 REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
 SIDE = Path(__file__).parent / "transformers_logits.py"
 FAMILY = GOLDENS / "hf_w2vbert"
-FOLDERS = sorted(path.parent for path in FAMILY.glob("*/expected.safetensors"))
+FOLDERS = sorted(
+    (path.parent for path in FAMILY.glob("*/expected.safetensors")),
+    key=lambda folder: (not (folder / "trajectory.safetensors").is_file(), folder),
+)
 NONE = [pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no folders in {FAMILY}: set ASR_JAX_GOLDENS"))]
-CASES = [pytest.param(folder, id=folder.name) for folder in FOLDERS] or NONE
+CASES = slow_after_first([pytest.param(folder, id=folder.name) for folder in FOLDERS]) or NONE
 TRAJECTORIES = [
     pytest.param(folder, id=folder.name) for folder in FOLDERS if (folder / "trajectory.safetensors").is_file()
 ] or NONE

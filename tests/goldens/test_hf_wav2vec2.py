@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 from margins import TIE, argmax_margin, choice_margins, skip_ties
 from safetensors.numpy import load_file, save_file
-from support import GOLDENS, ROUNDING, assert_gradients, assert_outputs, assert_within, log_softmax, part, relative
+from support import (
+    GOLDENS,
+    ROUNDING,
+    assert_gradients,
+    assert_outputs,
+    assert_within,
+    log_softmax,
+    part,
+    relative,
+    slow_after_first,
+)
 from wav2vec2_programs import (
     code_scores,
     contrastive_program,
@@ -53,7 +63,8 @@ def folders_with(name: str) -> list[Any]:
 
 
 def of_heads(kind: str) -> list[Any]:
-    return [case for case in folders_with("expected.json") if kind in config_of(case.values[0])["architectures"][0]]
+    cases = [case for case in folders_with("expected.json") if kind in config_of(case.values[0])["architectures"][0]]
+    return slow_after_first(cases)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -272,7 +283,7 @@ def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     assert_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"))
 
 
-@pytest.mark.parametrize("folder", folders_with("trajectory.json"))
+@pytest.mark.parametrize("folder", slow_after_first(folders_with("trajectory.json")))
 def test_trajectory(folder: Path) -> None:
     """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)

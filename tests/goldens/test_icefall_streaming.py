@@ -68,6 +68,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return run_of(request.param.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", CASES, indirect=True)
 def test_windows_of_streams(run: Run) -> None:
     found = streamed(run.encoder, run.variables, run.with_silence(), starts=[0, 1, 2])

@@ -152,6 +152,7 @@ def test_greedy_search(case: Any) -> None:
                 assert list(sequence.starts) == expected["timestamps"]
 
 
+@pytest.mark.slow  # tests/search compares the beam search with one in Python
 @pytest.mark.parametrize("case", golden_cases("icefall_decode", "transducer*"))
 @pytest.mark.parametrize("kind", ["modified_beam", "beam"])
 def test_beam_search(case: Any, kind: str) -> None:

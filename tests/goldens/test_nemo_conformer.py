@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GOLDENS, GoldenCase, assert_gradients, assert_outputs, fast_jit, part
+from support import GOLDENS, GoldenCase, assert_gradients, assert_outputs, fast_jit, part, slow_after_first
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import num_elements, unflatten
@@ -20,12 +20,14 @@ from asr_jax.pretrained.conformer import NEMO, settings_of_nemo
 pytestmark = pytest.mark.golden
 
 FOLDERS = (Path(__file__).parent / "nemo_conformer", GOLDENS / "nemo_conformer")
-CASES = [
-    pytest.param(path, id=path.stem)
-    for folder in FOLDERS
-    for path in sorted(folder.glob("*.json"))
-    if path.with_suffix(".safetensors").is_file()
-]
+CASES = slow_after_first(
+    [
+        pytest.param(path, id=path.stem)
+        for folder in FOLDERS
+        for path in sorted(folder.glob("*.json"))
+        if path.with_suffix(".safetensors").is_file()
+    ]
+)
 MODES = ("eval", "train")
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from conv_asr import batch_of, encoder_of, model_of, program_of, variables_of, weights_of, with_first_statistics
-from support import GoldenCase, assert_gradients, assert_outputs, golden_cases, part
+from support import GoldenCase, assert_gradients, assert_outputs, golden_cases, part, slow_after_first
 
 from asr_jax.core.pytrees import unflatten
 from asr_jax.heads.ctc import CTC
@@ -19,7 +19,7 @@ from asr_jax.pretrained.quartznet import NEMO
 
 pytestmark = pytest.mark.golden
 
-CASES = golden_cases("nemo", "conv_asr_*")
+CASES = slow_after_first(golden_cases("nemo", "conv_asr_*"))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, assert_outputs, cases_in, fast_jit, part
+from support import GoldenCase, assert_outputs, cases_in, fast_jit, part, slow_after_first
 
 from asr_jax.core.batch import Frames
 from asr_jax.core.pytrees import unflatten
@@ -17,11 +17,13 @@ from tests.models.streaming_suite import streamed
 
 pytestmark = pytest.mark.golden
 
-CASES = [
-    pytest.param(case.values[0], number, id=f"{case.id}-{number}")
-    for case in cases_in(Path(__file__).parent / "nemo_streaming")
-    for number in range(len(case.values[0].info["config"]["att_context_size"]))
-]
+CASES = slow_after_first(
+    [
+        pytest.param(case.values[0], number, id=f"{case.id}-{number}")
+        for case in cases_in(Path(__file__).parent / "nemo_streaming")
+        for number in range(len(case.values[0].info["config"]["att_context_size"]))
+    ]
+)
 
 
 def settings_of(case: GoldenCase) -> Conformer:

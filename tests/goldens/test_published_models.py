@@ -19,7 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import GOLDENS, LIMITS, OUTPUTS, ROUNDING, SHARED, assert_outputs, assert_within, log_softmax, relative
+from support import (
+    GOLDENS,
+    LIMITS,
+    OUTPUTS,
+    ROUNDING,
+    SHARED,
+    assert_outputs,
+    assert_within,
+    log_softmax,
+    relative,
+    slow_after_first,
+)
 
 from asr_jax.audio.io import read_audio, write_flac
 from asr_jax.cli import evaluate, export, import_model
@@ -34,12 +45,6 @@ pytestmark = pytest.mark.golden
 ROOT = Path(__file__).parents[2]
 REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/peer_texts.py"
 FOLDERS = (Path(__file__).parent / "published", GOLDENS / "published")
-ALIKE = (
-    "fairseq_former", "hf_parakeet_tdt", "hf_wav2vec2", "icefall", "icefall_training", "nemo_hybrid", "nemo_rnnt",
-    "nemo_squeezeformer", "nvidia", "nvidia_hourglass",
-)  # fmt: skip
-"""Slow cases: systems and models that others have as well (icefall's has its transducer).
-tests/pretrained/test_published_files.py reads their files."""
 TRANSDUCERS = ("hf_parakeet_tdt", "icefall_transducer", "nemo_rnnt", "nemo_tdt")
 PARALLEL = ("funasr",)
 """Cases whose decoder finds all labels at once, and has no log-probabilities of frames."""
@@ -52,11 +57,7 @@ def kind_of(name: str) -> str:
 
 PATHS = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 CASES = {
-    kind: [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in ALIKE else [])
-        for path in PATHS
-        if kind_of(path.stem) == kind
-    ]
+    kind: slow_after_first([pytest.param(path, id=path.stem) for path in PATHS if kind_of(path.stem) == kind])
     for kind in ("frames", "transducer", "labels")
 }
 NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}

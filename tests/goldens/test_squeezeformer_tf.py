@@ -49,7 +49,7 @@ from asr_jax.pretrained.squeezeformer_keras import (
 
 pytestmark = pytest.mark.golden
 
-CASES = slow_after_first(golden_cases("squeezeformer_tf", "*")) + cases_in(Path(__file__).parent / "squeezeformer_tf")
+CASES = slow_after_first(golden_cases("squeezeformer_tf", "*") + cases_in(Path(__file__).parent / "squeezeformer_tf"))
 PAPER = DETAILS["paper"]
 DEFAULTS = {
     "kernel_size": 31, "fc_factor": 0.5, "fixed_arch": None, "conv_use_glu": False, "time_reduce_idx": None,

@@ -25,6 +25,7 @@ from support import (
     golden_cases,
     having,
     log_softmax,
+    slow_after_first,
 )
 from wav2vec2_programs import (
     code_scores,
@@ -48,12 +49,14 @@ pytestmark = pytest.mark.golden
 
 HEAD = "heads_pretrain"
 MODES = ("eval", "train")
-CASES = [
+GIVEN = [
     case
     for family in ("fairseq_w2v2", "dle_w2v2")
     for case in golden_cases(family, "*")
     if case.values[0] is None or "log_fields" in case.values[0].info
-] + [pytest.param(*case.values, id=f"{case.id}_no_tie") for case in cases_in(Path(__file__).parent / "pretraining")]
+]
+OWN = [pytest.param(*case.values, id=f"{case.id}_no_tie") for case in cases_in(Path(__file__).parent / "pretraining")]
+CASES = slow_after_first(GIVEN) + slow_after_first(OWN)
 WITH_GRADIENTS = [
     pytest.param(*case.values, mode, id=f"{case.id}-{mode}", marks=case.marks)
     for mode in MODES

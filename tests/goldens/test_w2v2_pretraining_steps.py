@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import GoldenCase, assert_within, cases_in, fast_jit, max_abs, part, slow_after_first
+from support import GoldenCase, assert_within, cases_in, fast_jit, max_abs, part, slow
 from wav2vec2_programs import HeadCountingPadding, counting_padding, draws_of
 
 from asr_jax.audio.presets import wav2vec2
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.golden
 NAME = "pretrain"
 TERMS = {"loss": "loss_0", "diversity": "loss_1", "penalty": "loss_2"}
 PERPLEXITIES = ("prob_perplexity", "code_perplexity")
-CASES = slow_after_first(cases_in(Path(__file__).parent / "pretraining_steps")[::-1])
+CASES = slow(cases_in(Path(__file__).parent / "pretraining_steps"))
 
 
 class GivenEncoder(Wav2Vec2Encoder):

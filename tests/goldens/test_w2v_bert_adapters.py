@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import assert_outputs, assert_within, fast_jit, log_softmax, max_abs, relative
+from support import assert_outputs, assert_within, fast_jit, log_softmax, max_abs, relative, slow_after_first
 
 from asr_jax.audio.features import KaldiFbank
 from asr_jax.core.batch import Batch, Frames
@@ -23,7 +23,7 @@ from asr_jax.pretrained.w2v_bert import w2v_bert_of
 pytestmark = pytest.mark.golden
 
 FOLDERS = sorted((Path(__file__).parent / "w2v_bert_adapters").iterdir())
-CASES = [pytest.param(folder, id=folder.name) for folder in FOLDERS]
+CASES = slow_after_first([pytest.param(folder, id=folder.name) for folder in FOLDERS])
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def test_log_probabilities_of_the_same_batch(folder: Path) -> None:
         assert_within(relative(loss.total, arrays["loss"]), 1e-5, what="loss")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", CASES[:1])
 def test_padding_has_no_influence_if_it_is_masked(folder: Path) -> None:
     for mask_padding in (True, False):

@@ -71,14 +71,8 @@ def params_of(model, batch):
     return jax.device_get(jax.jit(partial(model.init, step=None))(jax.random.key(0), batch)["params"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lstm",
-        pytest.param("stateless, pruned", marks=pytest.mark.slow),
-        pytest.param("durations", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # tests/losses/test_transducer.py splits the loss too
+@pytest.mark.parametrize("name", ["lstm", "stateless, pruned", "durations"])
 def test_splits_tiles_and_devices_change_nothing_with_dropout_on(name, monkeypatch):
     head = HEADS[name]
     whole = model_of(head, dropout=0.2)

@@ -171,7 +171,7 @@ def test_an_interrupted_call_loses_no_results(trained, monkeypatch, ctrl_c, numb
 
 def test_streams_of_a_run_share_their_program(trained, monkeypatch):
     """One stream does not change the results of another one at the same time."""
-    run, samples = Run(trained, head="ctc", decoding=DECODINGS["ctc beam"]), sound(3.0, 0)
+    run, samples = Run(trained, head="ctc"), sound(3.0, 0)
     first = run.stream(endpoints=NEVER)
     monkeypatch.setattr(Programs, "lower", None)
     second = run.stream(endpoints=Endpoints(longest_s=1.2))

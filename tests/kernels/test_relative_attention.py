@@ -63,7 +63,7 @@ def expected(sizes, dtype=jnp.float32):
 
 
 @each_one
-@pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
+@pytest.mark.parametrize("sizes", with_drawn(SIZES[1:2], [SIZES[0], *SIZES[2:], *DRAWN]))
 def test_values(name, sizes):
     assert_close(PROGRAMS[name](*made(sizes)), expected(sizes), atol=1e-5)
 

@@ -75,7 +75,9 @@ def test_values_of_the_reference(sizes):
 
 @pytest.mark.parametrize("name", ["xla", "mosaic_tpu"])
 # In bfloat16, both inputs, their sum, its activation, the product and the result are rounded.
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 6 * 2.0**-8)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-5), pytest.param("bfloat16", 6 * 2.0**-8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("sizes", with_drawn(SIZES, DRAWN))
 def test_values_and_gradients(name, dtype, tolerance, sizes, interpreted, monkeypatch):
     values, cotangents, gradients = reference_of(sizes, dtype)

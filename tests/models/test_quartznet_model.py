@@ -62,6 +62,7 @@ class TestQuartzNet(EncoderSuite):
         assert_within(max(max_abs(noisy[path], plain[path]) for path in plain), 1e-5)
 
 
+@pytest.mark.slow
 class TestOtherBlocks(EncoderSuite):
     settings = OTHERS
     num_features = OTHERS.num_mels

@@ -67,7 +67,6 @@ ENCODERS: dict[str, Any] = {
     "SANM": SANM,
     "LSTM": LSTM,
 }
-QUICK = ("Conformer",)
 
 
 def assert_exported(
@@ -161,7 +160,8 @@ def test_front_ends(name: str) -> None:
     assert_exported(front_end, rows_of(None, dtype), [(1, 4000), (3, 5703)], least)
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=slow) for name in ENCODERS])
+@slow  # tests/exporting has quick ones
+@pytest.mark.parametrize("name", ENCODERS)
 def test_encoders(name: str) -> None:
     settings = ENCODERS[name]
     encoder = settings.build(dtype=jnp.float32)

@@ -70,11 +70,12 @@ def params_of(settings: Wav2Vec2) -> Any:
     return jax.device_put(unflatten({path: array.astype(np.float32) for path, array in drawn.items()}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
         {"norm_first": True, "extractor_norm": "layer", "extractor_bias": True, "rotary": True},
-        pytest.param({"hourglass": Hourglass(0, 1, 2, 0)}, marks=pytest.mark.slow),
+        {"hourglass": Hourglass(0, 1, 2, 0)},
     ],
 )
 def test_padding_does_not_matter_elsewhere(changes: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[name][key], array, err_msg=key)
 
 
+@pytest.mark.slow  # imports PyTorch
 def test_pytorch_reads_it_without_running_code(tmp_path: Path) -> None:
     if not REFERENCE.exists():
         pytest.skip("no environment of scripts/setup_reference.sh")

@@ -168,7 +168,7 @@ def test_a_row_alone_and_one_without_frames():
     assert [each.words for each in search(log_probs[:1, :0], np.array([0]))[0]] == [()]
 
 
-@pytest.mark.parametrize("with_model", [False, True])
+@pytest.mark.parametrize("with_model", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_prepared_shape_is_not_compiled_again(with_model, tmp_path):
     compiled, batch, fusion = [], jnp.asarray(emissions(7, CHARACTERS)), Fusion(hot_words=("ab",))
     if with_model:

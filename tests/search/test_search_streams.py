@@ -199,7 +199,7 @@ def test_greedy_transducer(durations):
             None,
             marks=pytest.mark.slow,
         ),
-        (TransducerSearch(), 3, Fusion(hot_words=("ab", "ba:4"))),
+        pytest.param(TransducerSearch(), 3, Fusion(hot_words=("ab", "ba:4")), marks=pytest.mark.slow),
     ],
 )
 def test_beam_of_transducers(settings, max_symbols, fusion):

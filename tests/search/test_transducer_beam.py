@@ -285,7 +285,7 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
         pytest.param(PRUNED, 2, {"temperature": 0.8}, marks=pytest.mark.slow),
         pytest.param(TEXTS, 1, {}, marks=pytest.mark.slow),
         (TEXTS, 3, {}),
-        (BEAM, 1, {"durations": (0, 1, 2, 4)}),
+        pytest.param(BEAM, 1, {"durations": (0, 1, 2, 4)}, marks=pytest.mark.slow),
         pytest.param(
             PRUNED, 3, {"durations": (0, 1, 3), "temperature": 1.4, "blank_penalty": 0.5}, marks=pytest.mark.slow
         ),
@@ -298,7 +298,8 @@ def test_the_device_finds_what_plain_python_finds(settings, max_symbols, options
 
 
 @pytest.mark.parametrize(
-    ("max_symbols", "durations"), [(1, ()), (1, (0, 1, 2)), pytest.param(3, (), marks=pytest.mark.slow)]
+    ("max_symbols", "durations"),
+    [(1, ()), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, (0, 1, 2)), (3, ())))],
 )
 def test_hot_words_and_a_lexicon(max_symbols, durations, tmp_path):
     hot = compare(
@@ -315,7 +316,7 @@ def test_hot_words_and_a_lexicon(max_symbols, durations, tmp_path):
 
 @pytest.mark.parametrize("unit", ["words", pytest.param("labels", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("max_symbols", "durations"), [(1, ()), (3, (0, 1, 2)), pytest.param(3, (), marks=pytest.mark.slow)]
+    ("max_symbols", "durations"), [(3, (0, 1, 2)), *(pytest.param(each, (), marks=pytest.mark.slow) for each in (1, 3))]
 )
 def test_a_language_model(unit, max_symbols, durations, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")

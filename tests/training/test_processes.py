@@ -178,9 +178,10 @@ def test_processes_that_are_not_started_alike_are_refused_together(manifests, tm
     assert not (tmp_path / "run" / "experiment.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_there", "code", "message"),
-    [pytest.param(False, 2, "process 1: --init-from", marks=pytest.mark.slow), (True, 2, "initial weights: ")],
+    [(False, 2, "process 1: --init-from"), (True, 2, "initial weights: ")],
     ids=["missing", "another"],
 )
 def test_processes_with_other_initial_weights_are_refused_together(manifests, alone, tmp_path, is_there, code, message):

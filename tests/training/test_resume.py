@@ -112,6 +112,7 @@ def can_mount(tmp_path):
     return shutil.which("unshare") and subprocess.run(mounting, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_what_to_do(manifests, unbroken, tmp_path):
     """The folder of checkpoints is a separate file system with space for one or two checkpoints."""
     if not can_mount(tmp_path):

@@ -73,7 +73,9 @@ def test_q_leaves_the_dashboard_and_the_command_goes_on(begin, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize(("number", "key"), [(signal.SIGINT, "\x03"), (signal.SIGTERM, "")])
+@pytest.mark.parametrize(
+    ("number", "key"), [(signal.SIGINT, "\x03"), pytest.param(signal.SIGTERM, "", marks=pytest.mark.slow)]
+)
 def test_signals_after_q_reach_the_command(begin, tmp_path, number, key):
     terminal = begin(75)
     terminal.read_until(lambda output: SHOWN in output)

@@ -302,9 +302,8 @@ def start_script(folder: Path, sleep_s: int, stop: int | None = None) -> subproc
     return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(
-    "stop", [None, pytest.param(3, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [None, 3, 2])
 def test_an_end_with_workers_is_silent(tmp_path: Path, stop: int | None) -> None:
     run = start_script(tmp_path, 0, stop)
     assert run.communicate() == ("ready\n", "")

@@ -71,7 +71,10 @@ def test_a_row_is_masked_alike_in_any_batch():
     np.testing.assert_array_equal(in_larger[:3], masks(settings, [100, 90, 80]))
 
 
-@pytest.mark.parametrize(("min_space", "lengths"), [(0, [120, 50]), (1, [120, 50]), (7, [120, 31])])
+@pytest.mark.parametrize(
+    ("min_space", "lengths"),
+    [(7, [120, 31]), *(pytest.param(each, [120, 50], marks=pytest.mark.slow) for each in (0, 1))],
+)
 def test_spans_that_do_not_overlap_have_space_between_them(min_space, lengths):
     settings = SpanMask(0.8, 9, same_count=False, min_space=min_space)
     found = masks(settings, lengths * 40, 120)
