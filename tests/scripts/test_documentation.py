@@ -1,0 +1,49 @@
+"""The documentation is built without warnings, and has every page, command, option and setting."""
+
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr_jax.cli.command_line import flags_of_experiment, load_config
+from asr_jax.cli.commands import COMMANDS
+from asr_jax.core.flags import flags_of
+from tests.cli.test_options_of_commands import MODULES, options_of
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+
+
+def entries():
+    """Entries of the tables of contents of docs/index.md."""
+    text = (DOCS / "index.md").read_text()
+    return [line for block in re.findall(r"```{toctree}\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+
+
+def test_every_page_is_in_one_table_of_contents():
+    for page in DOCS.glob("*.md"):
+        if page.stem != "index":
+            assert sum(fnmatch.fnmatch(page.stem, entry) for entry in entries() if entry) == 1, page.stem
+
+
+@pytest.mark.slow
+def test_pages_are_built_without_warnings(tmp_path):
+    """Links and anchors are checked in the build; it fails if one is missing."""
+    pytest.importorskip("sphinx")
+    pytest.importorskip("myst_parser")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-n", "--keep-going", "-b", "html", "docs", tmp_path / "html"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = {path.stem for path in (tmp_path / "html/generated/commands").glob("*.html")}
+    assert names == {*COMMANDS, "index"}
+    commands = "".join(path.read_text() for path in (DOCS / "generated/commands").glob("*.md"))
+    for kind in [kind for module in MODULES for kind in options_of(module) if kind.__name__ != "NoOptions"]:
+        assert not [flag.name for flag in flags_of(kind) if f"`{flag.name}" not in commands]
+    for config in (ROOT / "configs").glob("*.py"):
+        for flag in flags_of_experiment(load_config(str(config))):
+            page = (DOCS / f"generated/settings/{flag.owner.__module__.split('.')[1]}.md").read_text()
+            section = page.partition(f"\n## {flag.owner.__name__}\n")[2].partition("\n## ")[0]
+            assert f"\n`{flag.place[-1]}`: " in section, flag.name
