@@ -34,7 +34,7 @@ def test_pages_are_built_without_warnings(tmp_path):
     """Links and anchors are checked in the build; it fails if one is missing."""
     pytest.importorskip("sphinx")
     pytest.importorskip("myst_parser")
-    command = [sys.executable, *"-m sphinx -q -W -n --keep-going -b html docs".split(), tmp_path / "html"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-n", "--keep-going", "docs", tmp_path / "html"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names = {path.stem for path in (tmp_path / "html/generated/commands").glob("*.html")}
