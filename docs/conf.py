@@ -1,5 +1,7 @@
 """Settings of Sphinx: `sphinx-build -W -n -b html docs OUT` builds these pages and the reference."""
 
+import itertools
+import os
 import re
 import shutil
 import sys
@@ -9,7 +11,8 @@ from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
+sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent / "scripts"), str(DOCS.parent)]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 project = "asr_jax"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -18,6 +21,7 @@ html_theme = "furo"
 html_title = "asr_jax"
 html_copy_source = False
 highlight_language = "text"
+smartquotes = False  # it would change the dashes of flags
 html_show_copyright = False
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
@@ -36,13 +40,14 @@ def setup(app: Sphinx) -> None:
 
 def generate(app: Sphinx) -> None:
     """Writes the pages that are made from the code to docs/generated."""
-    import reference_pages
+    import reference_pages  # imported here because they import the package
+    import zoo_pages
 
     shutil.rmtree(DOCS / "generated", ignore_errors=True)
-    for name, text in reference_pages.pages():
+    for name, text in itertools.chain(reference_pages.pages(), zoo_pages.pages()):
         page = DOCS / "generated" / name
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text + "\n", encoding="utf-8")
+        page.write_text(f"{text}\n", encoding="utf-8")
 
 
 def as_rst(app: Sphinx, what: str, name: str, documented: object, options: object, lines: list[str]) -> None:

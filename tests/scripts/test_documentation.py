@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from zoo_pages import NEEDED, sections
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
 from asr_jax.cli.commands import COMMANDS
@@ -27,6 +28,13 @@ def test_every_page_is_in_one_table_of_contents():
     for page in DOCS.glob("*.md"):
         if page.stem != "index":
             assert sum(fnmatch.fnmatch(page.stem, entry) for entry in entries() if entry) == 1, page.stem
+
+
+@pytest.mark.parametrize("config", sorted(path.stem for path in (ROOT / "configs").glob("*.py")))
+def test_every_config_has_the_sections_of_its_page(config):
+    summary, parts = sections(config)
+    assert summary.endswith(".")
+    assert {*NEEDED} <= {name for name, text in parts.items() if text}
 
 
 @pytest.mark.slow
