@@ -40,11 +40,12 @@ def setup(app: Sphinx) -> None:
 
 def generate(app: Sphinx) -> None:
     """Writes the pages that are made from the code to docs/generated."""
-    import reference_pages  # imported here because they import the package
+    import message_pages  # imported here because they import the package
+    import reference_pages
     import zoo_pages
 
     shutil.rmtree(DOCS / "generated", ignore_errors=True)
-    for name, text in itertools.chain(reference_pages.pages(), zoo_pages.pages()):
+    for name, text in itertools.chain(reference_pages.pages(), zoo_pages.pages(), message_pages.pages()):
         page = DOCS / "generated" / name
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(f"{text}\n", encoding="utf-8")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from message_pages import PAGES, detectors, messages, room_of
 from zoo_pages import NEEDED, sections
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
@@ -55,3 +56,19 @@ def test_pages_are_built_without_warnings(tmp_path):
             page = (DOCS / f"generated/settings/{flag.owner.__module__.split('.')[1]}.md").read_text()
             section = page.partition(f"\n## {flag.owner.__name__}\n")[2].partition("\n## ")[0]
             assert f"\n`{flag.place[-1]}`: " in section, flag.name
+
+
+def test_every_warning_of_a_run_is_explained():
+    text = (DOCS / "troubleshooting.md").read_text()
+    assert len(detectors()) >= 15
+    assert not {name for name in detectors() if f"| {name} |" not in text}
+
+
+def test_every_message_is_listed_with_a_page():
+    found = messages()
+    assert {room_of(each) for each in found} <= set(PAGES)
+    assert all((DOCS / f"{page}.md").exists() for page in PAGES.values())
+    templates = {each.template for each in found}
+    assert "--plot {options.plot}: expected --show schedule, and a name that ends in .png" in templates
+    assert "{each.detail}" not in templates  # a message without words of its own
+    assert len(found) >= 500

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import socket
-from pathlib import Path
 
 import pytest
 
