@@ -21,7 +21,7 @@ PAGES = {
     "reporting": "report", "search": "decoding", "serving": "serving", "text": "data", "training": "training",
     "transcripts": "transcription", "watching": "watch",
 }  # fmt: skip
-"""Page that explains the part of the package that a message comes from."""
+"""Page that explains the part of the package that a message comes from; otherwise that of failures."""
 ABOUT = """# Messages
 
 Every error and warning that commands print, as in the code: a word in braces stands for a value. A message has the
@@ -46,7 +46,8 @@ def pages() -> Iterator[tuple[str, str]]:
     rooms = defaultdict[str, list[Message]](list)
     for message in messages():
         rooms[room_of(message)].append(message)
-    rows = [[f"[{room}]({room}.md)", str(len(of)), f"[{PAGES[room]}](/{PAGES[room]}.md)"] for room, of in rooms.items()]
+    links = {room: "[{0}](/{0}.md)".format(PAGES.get(room, "failures")) for room in rooms}
+    rows = [[f"[{room}]({room}.md)", str(len(of)), links[room]] for room, of in rooms.items()]
     number = sum(map(len, rooms.values()))
     about = ABOUT.format(number=f"{number:,}")
     yield (
@@ -55,8 +56,10 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     for room, of in rooms.items():
         lines = [f"- {shown(each.template)}\n  {each.kind}, `{each.place}`" for each in of]
-        page = f"[{PAGES[room]}](/{PAGES[room]}.md)"
-        yield f"messages/{room}.md", "\n".join([f"# Messages of asr_jax.{room}", f"\nSee also {page}.\n", *lines])
+        yield (
+            f"messages/{room}.md",
+            "\n".join([f"# Messages of asr_jax.{room}\n", f"See also {links[room]}.\n", *lines]),
+        )
     events = [[f"`{name}`", markdown(text)] for name, text in EVENTS.items()]
     yield "messages/events.md", "# Events\n\nLines of `events.jsonl`.\n\n" + table("event | meaning", events)
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from message_pages import PAGES, detectors, messages, room_of
+from message_pages import PAGES, detectors, messages
 from zoo_pages import NEEDED, sections
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
@@ -64,9 +64,8 @@ def test_every_warning_of_a_run_is_explained():
     assert not {name for name in detectors() if f"| {name} |" not in text}
 
 
-def test_every_message_is_listed_with_a_page():
+def test_messages_are_listed_with_pages_that_exist():
     found = messages()
-    assert {room_of(each) for each in found} <= set(PAGES)
     assert all((DOCS / f"{page}.md").exists() for page in PAGES.values())
     templates = {each.template for each in found}
     assert "--plot {options.plot}: expected --show schedule, and a name that ends in .png" in templates

@@ -52,7 +52,7 @@ def run_block(folder, comment, lines):
 def end(job):
     line, process = job
     try:
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=900)
     finally:
         process.kill()
     assert process.returncode == 0, f"{line}\n{out}\n{err}"
