@@ -24,9 +24,12 @@ PAGES = {
 """Page that explains the part of the package that a message comes from; otherwise that of failures."""
 ABOUT = """# Messages
 
-Every error and warning that commands print, as in the code: a word in braces stands for a value. A message has the
-value, what was expected, and what to do; this list is for searching, from a line of a log to the page that explains it.
-[Troubleshooting](/troubleshooting.md) begins with symptoms. `asr_jax` has {number} messages."""
+Errors, problems of settings and warnings, as in the code: a word in braces stands for a value. A message has the value,
+what was expected, and what to do; this list is for searching, from a line of a log to the page that explains it.
+[Troubleshooting](/troubleshooting.md) begins with symptoms. There are {number} messages.
+
+Not in the list are messages that are composed of parts. Those on types and ranges of settings have one form,
+`FIELD is VALUE: expected RANGE`. Reasons of rejected utterances are in `rejected.jsonl`, each with its utterance."""
 
 
 class Message(NamedTuple):
@@ -123,7 +126,8 @@ def _in(node: ast.AST, place: str, constants: dict[str, ast.expr]) -> Iterator[M
             kind, text = "warning", _keyword(node)
     elif isinstance(node, ast.Yield) and place.endswith(".problems"):
         kind, text = "problem", node.value
-    if text is not None and re.search(r"[a-z]{3,}.* ", template := _template(text, constants)):
+    template = _template(text, constants) if text is not None else ""
+    if len(re.findall(r"[a-z]{3,}", re.sub(r"\{.*?\}", "", template))) > 1:  # others have no words of their own
         yield Message(kind, place, template)
 
 
