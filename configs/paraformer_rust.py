@@ -7,6 +7,7 @@ Command   [ENHANCED=1] [VARIANT=large] python -m asr_jax.train --config configs/
           VARIANT: small (xs, s), medium (sm, m; the default) or large (ml, l). Its --paraformer-alignment-mode is
           --model.heads.paraformer.alignment viterbi, uniform or greedy; its --paraformer-enhanced is ENHANCED=1
 Expected  no error rate is published
+Time      not published
 Differs   The decoder is measured, and validation reports the CTC head beside it; inference averages the posteriors;
           norm statistics exclude padding; batches are shuffled; all labels of a batch have the same weight in the
           losses; frames beside a boundary have the target 0.25, which the Rust trainer documents and does not

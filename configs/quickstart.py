@@ -3,6 +3,7 @@
 Data      python -m asr_jax.data.corpora.synthetic --out data/quickstart
 Command   python -m asr_jax.train --config configs/quickstart.py
 Expected  WER of 2.2 to 4.5 % on voices that are not in the training set, in three runs (docs/results.md)
+Time      minutes on two CPU cores; scripts/quickstart.sh prints the seconds
 """
 
 from asr_jax.audio.specaugment import SpecAugment, VocalTract

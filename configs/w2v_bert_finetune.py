@@ -23,6 +23,7 @@ Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-
           not end within 5 epochs); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; norms and biases have
           no weight decay; parameters are averaged; the batch size is in seconds of audio; 5 % of the frames are masked,
           the default of transformers (Wav2Vec2BertConfig.mask_time_prob).
+Time      not published; it depends on the data
 """
 
 from dataclasses import replace

@@ -11,12 +11,13 @@ Command   RECIPE=base_100h python -m asr_jax.train --config configs/wav2vec2_fin
 Recipe    NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/wav2vec2, scripts/finetune_*.sh at commit 729963dd: the
           extractor is frozen, and in some recipes also the other layers for the first updates; warm-up, hold and
           exponential decay over 10, 40 and 50 % of the updates
-Expected  base_960h: WER 8.88 % on dev-other (NVIDIA's README, median of eight runs; 6.5 hours on eight A100 after 48.1
-          hours of pre-training). The paper, on test-clean / test-other without a language model: base_960h 3.4 / 8.5,
-          base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h 3.1 / 6.3. Not yet measured with this package.
+Expected  base_960h: WER 8.88 % on dev-other (NVIDIA's README, median of eight runs). The paper, on test-clean /
+          test-other without a language model: base_960h 3.4 / 8.5, base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h
+          3.1 / 6.3. Not yet measured with this package.
           Differences: bfloat16; recordings longer than 30 s are not used; the number of masked frames of an utterance
           depends on its length (NVIDIA and the paper: the same number for all utterances of a GPU's batch, given by
           the shortest one)
+Time      base_960h: 6.5 hours on eight A100, after 48.1 hours of pre-training (NVIDIA)
 """
 
 import os

@@ -5,6 +5,7 @@ Command   STAGE=pretrain python -m asr_jax.train --config configs/wav2vec2_tiny.
           STAGE=finetune python -m asr_jax.train --config configs/wav2vec2_tiny.py --init-from PRETRAINED --data.train …
           STAGE=finetune without --init-from trains from random weights, as a baseline for pre-training
 Expected  CTC loss and error rates with and without pre-training: docs/results.md
+Time      not recorded; trained on two CPU cores
 """
 
 import os

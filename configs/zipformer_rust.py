@@ -6,6 +6,7 @@ Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/zipformer_rust.py
           other sizes: `Zipformer.variant("xs")`, s, sm, m, ml, l below
 Expected  no error rate is published; configs/zipformer.py is the recipe with published error rates
+Time      not published
 Differs   The Rust trainer's Swoosh functions are x·σ(x-1) and x·σ(x-4), here they are the paper's; its embedding pads
           time and has (T + 1) // 2 frames instead of (T - 7) // 2; its upsampling tiles frames instead of repeating
           each frame; its loss is the mean over utterances of the loss per label, here all labels of a batch have the

@@ -255,11 +255,11 @@ def transducer_loss() -> str:
 
 def compiled_programs() -> str:
     """Memory, bytes and products of each family's largest batch on an H100, and estimated audio-hours per hour."""
-    of = {(config, target): programs for config, target, *programs in _compiled() if programs[1]}
+    of = {(config, target): programs for config, target, *programs in compiled() if programs[1]}
     rows = []
     for config in FAMILIES:
         gradient = of[config, "h100"][0]
-        hours = {name: _hours_per_hour(*of[config, target], ACCELERATORS[name]) for name, target in DEVICES.items()}
+        hours = {name: hours_per_hour(*of[config, target], ACCELERATORS[name]) for name, target in DEVICES.items()}
         theirs = PUBLISHED.get(config)
         size = f"{gradient['rows']} × {gradient['seconds']:.1f} s", f"{gradient['memory GB']:.1f}"
         costs = [f"{1e3 * gradient[name] / gradient['audio_s']:,.{places}f}" for name, places in PER_AUDIO_S.items()]
@@ -306,7 +306,7 @@ PUBLISHED = {"quartznet_librispeech": 1498, "rnnt_base": 2900, "wav2vec2_pretrai
 """Audio-hours per hour of an A100 that NVIDIA (QuartzNet, wav2vec 2.0) and CAIMAN-ASR (RNN-T) publish."""
 
 
-def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | None]]:
+def compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | None]]:
     """Yields config, target, and the figures of the gradient and of the update, or the reason why there are none."""
     found: dict[tuple[str, str, bool], dict[str, dict[str, Any]]] = {}
     for each in read("compiled_programs"):
@@ -319,7 +319,7 @@ def _compiled() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any] | Non
         yield config, target, gradient, programs["update"] if complete else None
 
 
-def _hours_per_hour(gradient: dict[str, Any], update: dict[str, Any], device: Accelerator) -> float:
+def hours_per_hour(gradient: dict[str, Any], update: dict[str, Any], device: Accelerator) -> float:
     of_part, of_update = (
         max(each["TFLOP"] / device.peak_tflops, each["GB moved"] / device.memory_gb_per_s)
         for each in (gradient, update)
