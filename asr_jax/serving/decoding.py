@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int16
 
-from asr_jax.serving.decoder_process import SIZE_BYTES
+from asr_jax.serving.decoder_process import MUCH
 from asr_jax.serving.errors import ApiError, unavailable, wrong
 from asr_jax.serving.limits import LimitOptions
 
@@ -34,13 +34,21 @@ class Decoded:
     """Whether all samples are equal."""
 
 
+class MuchWork(Exception):
+    """Raised if a file is not decoded because it has much work."""
+
+
 class Decoders:
-    """Processes that decode audio files, each one file at a time. All methods belong to one event loop."""
+    """Processes that decode audio files, each one file at a time. All methods belong to one event loop.
+
+    Files with much work take all processes but one, so that the others do not wait for them.
+    """
 
     def __init__(self, limits: LimitOptions, *, rate_hz: int) -> None:
         """Initialises without starting processes. The samples get the rate `rate_hz`."""
         self._limits, self._rate_hz = limits, rate_hz
         self._idle = asyncio.Queue[Process]()
+        self._much = asyncio.Semaphore(max(limits.decoders - 1, 1))
         self._replacing = set[asyncio.Task[None]]()
         self._running = set[Process]()
         self.num_replaced = 0
@@ -66,18 +74,25 @@ class Decoders:
             ApiError: If the content is no audio, has too many seconds, or needs too much time or memory; or if the
                 process ends for another reason.
         """
+        try:
+            return await self._decoded(content, is_little=True)
+        except MuchWork:
+            async with self._much:
+                return await self._decoded(content, is_little=False)
+
+    async def _decoded(self, content: bytes, *, is_little: bool) -> Decoded:
         while (process := await self._idle.get()).returncode is not None:  # it was ended while it had no work
             self._replace(process)
         is_well = False
         try:
             async with asyncio.timeout(self._limits.decoding_seconds):
-                decoded = await self._answer(process, content)
+                decoded = await self._answer(process, content, is_little=is_little)
             is_well = True
         except TimeoutError:
             raise self._too_slow() from None
         except (asyncio.IncompleteReadError, ConnectionError):
             raise await self._ended(process) from None
-        except ApiError:
+        except (ApiError, MuchWork):
             is_well = True
             raise
         finally:
@@ -87,14 +102,17 @@ class Decoders:
                 self._replace(process)
         return decoded
 
-    async def _answer(self, process: Process, content: bytes) -> Decoded:
+    async def _answer(self, process: Process, content: bytes, *, is_little: bool) -> Decoded:
         assert process.stdin
         assert process.stdout
-        process.stdin.write(len(content).to_bytes(SIZE_BYTES, "little"))
+        request = {"num_bytes": len(content), "is_little": is_little}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.write(content)
         await process.stdin.drain()
         line = await process.stdout.readuntil(b"\n")
         fields = json.loads(line)
+        if fields.get("error") == MUCH:
+            raise MuchWork
         if fields.get("error") == "audio_too_long":
             raise ApiError(413, "audio_too_long", f"{fields['message']}: send shorter files", param="file")
         if "error" in fields:

@@ -22,7 +22,7 @@ def decoders(action, **limits):
     """Calls an action with started decoders."""
 
     async def run():
-        found = Decoders(LimitOptions(decoders=1, **limits), rate_hz=RATE)
+        found = Decoders(LimitOptions(**{"decoders": 1, **limits}), rate_hz=RATE)
         await found.start()
         try:
             return await action(found)
@@ -62,6 +62,57 @@ def test_memory():
         return decode.num_replaced
 
     assert decoders(action, decoding_megabytes=12) == 0
+
+
+def flac(num_samples, *, rate_hz=RATE, channels=1):
+    """A FLAC of a second of zeros whose header has another number of samples."""
+    found = bytearray(content(np.zeros((rate_hz, channels), np.int16), "flac", rate_hz))
+    found[21:26] = ((found[21] & 0xF0) << 32 | num_samples).to_bytes(5)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("long", "most"),
+    [
+        (flac(3 * 3600 * RATE), "7200 s of audio: "),
+        (flac(6000 * 96_000, rate_hz=96_000, channels=8), "900 s of audio in 8 channels at 96000 Hz: "),
+    ],
+    ids=["hours", "channels"],
+)
+def test_a_header_beyond_the_limits(long, most):
+    """The file is refused before it is decoded, which would fail because it is truncated."""
+
+    async def action(decode):
+        with pytest.raises(ApiError, match=f"more than {most}") as error:
+            await decode(long)
+        assert (error.value.status, error.value.code) == (413, "audio_too_long")
+
+    decoders(action, decoders=LimitOptions().decoders)
+
+
+def test_files_with_much_work_leave_a_process_to_others():
+    """Also if the header has no length, which is 0 in FLAC."""
+    long = flac(40 * 96_000, rate_hz=96_000, channels=8)
+    unknown = bytearray(content(np.zeros((40 * 96_000, 8), np.int16), "flac", 96_000))
+    unknown[21:26] = ((unknown[21] & 0xF0) << 32).to_bytes(5)
+
+    async def action(decode):
+        gate, answer = asyncio.Event(), decode._answer
+
+        async def held(process, given, *, is_little):
+            if not is_little:
+                await gate.wait()
+            return await answer(process, given, is_little=is_little)
+
+        decode._answer = held
+        waiting = [asyncio.create_task(decode(each)) for each in (long, long, bytes(unknown))]
+        for _ in range(3):
+            assert len((await decode(AUDIO)).samples) == 8000
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+
+    decoders(action, decoders=LimitOptions().decoders)
 
 
 def busy_process(*lines):
