@@ -85,7 +85,7 @@ class HeldBlocks(UtteranceBlocks):
 class DeviceThread(threading.Thread):
     """Recognises recordings and streams; other threads only get futures.
 
-    Recordings wait in order. While a long one is computed in windows, the others have half of the time of the device.
+    Recordings wait in order. While a long one is computed in windows, short ones get every second turn.
     """
 
     def __init__(

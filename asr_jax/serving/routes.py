@@ -119,6 +119,7 @@ async def _transcribe(service: Service, request: Request) -> Response:
     """Answers a request for a transcription."""
     service.authorise(request.headers)
     service.check_open()
+    service.check_decoders()
     limits, began = service.limits, time.monotonic()
     with ExitStack() as stack:
         stack.enter_context(service.opened())
@@ -178,6 +179,7 @@ async def _health(service: Service, _: Request) -> Response:
 async def _ready(service: Service, _: Request) -> Response:
     """Answers whether the server takes requests, and which it takes."""
     service.check_open()
+    service.check_decoders()
     streams = "none" if not service.limits.max_streams else "windows" if service.device.why_no_streams else "model"
     return JSONResponse(
         {"status": "ready", "model": service.model, "streams": streams, "needs_token": service.needs_token}

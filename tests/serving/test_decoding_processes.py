@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from asr_jax.serving.decoding import Decoders
 from asr_jax.serving.errors import ApiError
 from asr_jax.serving.limits import LimitOptions
-from tests.serving.servers import RATE, code_of, content, running, sound
+from tests.serving.servers import RATE, code_of, content, running, sound, wait_until
 
 AUDIO = content(sound(0.5, 0))
 
@@ -159,6 +160,33 @@ def test_a_process_that_is_killed_while_it_has_no_work(tmp_path):
         assert len((await decode(AUDIO)).samples) == 8000
 
     decoders(action)
+
+
+def test_a_process_that_cannot_be_started(monkeypatch, capfd):
+    """It is tried again, with one message, and the server is not ready until it runs."""
+    create = asyncio.create_subprocess_exec
+
+    async def fails(*given, **options):
+        raise BlockingIOError(11, "no more processes")
+
+    with running(num_streams=0, decoders=1) as server:
+        decoders = server.service.decoders
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)
+        [process] = decoders._running
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: not decoders.num_running)
+        assert server.client.get("/ready").status_code == 200  # the next request replaces the process
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.post, AUDIO)
+            wait_until(lambda: decoders.failure)
+            time.sleep(0.2)
+            assert code_of(server.client.get("/ready")) == code_of(server.post(AUDIO)) == (503, "no_decoders")
+            assert "asr_jax_decoders 0.0" in server.client.get("/metrics").text
+            monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+            assert waiting.result().status_code == 200
+        assert server.client.get("/ready").status_code == 200
+        assert "asr_jax_decoders 1.0" in server.client.get("/metrics").text
+    assert capfd.readouterr().err.count("no more processes") == 1
 
 
 def test_processor_time_and_files():

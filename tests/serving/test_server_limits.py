@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serving.servers import PATH, RATE, code_of, content, running, sound
+from tests.serving.servers import PATH, RATE, code_of, content, running, sound, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +182,3 @@ def test_a_long_recording_gives_way(server):
         device._transcriber.long_audio._tell = before
         del device._answer
     assert answered == [1.0, 7.9]
-
-
-def wait_until(holds):
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
