@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int16
 
 from asr_jax.serving.decoder_process import MUCH
-from asr_jax.serving.errors import ApiError, unavailable, wrong
+from asr_jax.serving.errors import ApiError, unavailable, unusable, wrong
 from asr_jax.serving.limits import LimitOptions
 
 OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXFSZ}
@@ -135,7 +135,7 @@ class Decoders:
         if fields.get("error") == "audio_too_long":
             raise ApiError(413, "audio_too_long", f"{fields['message']}: send shorter files", param="file")
         if "error" in fields:
-            raise wrong("file", f"The audio cannot be used: {fields['message']}", code="invalid_audio")
+            raise unusable(fields["message"])
         read = await process.stdout.readexactly(2 * fields["num_samples"])
         return Decoded(np.frombuffer(read, "<i2"), fields["duration_s"], fields["is_silent"])
 
@@ -173,7 +173,9 @@ class Decoders:
                     break
                 except Exception as error:  # mostly an OSError: no memory, too many processes or open files
                     if not self._why_not_started:
-                        print(f"error: a decoding process cannot be started, which is repeated: {error}", file=sys.stderr)
+                        print(
+                            f"error: a decoding process cannot be started, which is repeated: {error}", file=sys.stderr
+                        )
                     self._why_not_started = str(error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._is_stopping.wait(), pause_s)

@@ -107,7 +107,9 @@ class Service:
             ApiError: If it ends, or its programs are not compiled.
         """
         if self.is_draining:
-            raise unavailable("shutting_down", "the server is shutting down: send the request to another one", closes=True)
+            raise unavailable(
+                "shutting_down", "the server is shutting down: send the request to another one", closes=True
+            )
         if self.device.failure:
             raise unavailable("failed", "this server has failed: its log has the reason", closes=True)
         if not self.device.is_ready.is_set():
