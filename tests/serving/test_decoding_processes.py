@@ -108,10 +108,11 @@ def test_files_with_much_work_leave_a_process_to_others():
         decode._answer = held
         waiting = [asyncio.create_task(decode(each)) for each in (long, long, bytes(unknown))]
         for _ in range(3):
-            assert len((await decode(AUDIO)).samples) == 8000
+            assert len((await asyncio.wait_for(decode(AUDIO), 20)).samples) == 8000
         assert not any(each.done() for each in waiting)
         for each in waiting:
             each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     decoders(action, decoders=LimitOptions().decoders)
 
@@ -169,6 +170,7 @@ def test_a_process_that_cannot_be_started(monkeypatch, capfd):
     async def fails(*given, **options):
         raise BlockingIOError(11, "no more processes")
 
+    monkeypatch.setattr("asr_jax.serving.decoding.PAUSES_S", (0.05,))
     with running(num_streams=0, decoders=1) as server:
         decoders = server.service.decoders
         monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)

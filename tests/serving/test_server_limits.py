@@ -1,5 +1,6 @@
 """Limits of requests and their status codes: bytes, seconds, queue and time."""
 
+import re
 import socket
 import threading
 import time
@@ -135,7 +136,7 @@ def test_time():
         assert server.post(AUDIO).status_code == 200
 
 
-def test_before_and_after():
+def test_before_and_after(capfd):
     """Requests are refused before the programs are compiled, and when the server ends; the open ones are answered."""
     with running(num_streams=0, is_ready=False) as server:
         device = server.service.device
@@ -154,6 +155,9 @@ def test_before_and_after():
                 assert server.client.get("/health").status_code == 200
             assert waiting.result().status_code == 200
         wait_until(lambda: not device.is_alive())
+    assert re.search(
+        r"compiling (\d+) batch shapes.*\ncompiled 1 of \1\n(.*\n)*compiled \1 of \1\n", capfd.readouterr().err
+    )
 
 
 def test_a_long_recording_gives_way(server):
