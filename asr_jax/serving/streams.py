@@ -44,7 +44,7 @@ def stream_route(service: Service) -> Callable[[WebSocket], Awaitable[None]]:
 
     async def handle(socket: WebSocket) -> None:
         if service.num_unknown >= MAX_UNKNOWN:
-            await socket.send_denial_response(busy("too many sockets have sent no message: open one later").response())
+            await socket.close()  # status 403; uvicorn logs an error for each answer with another one
             return
         try:
             await _answer(service, socket)

@@ -145,7 +145,7 @@ def test_wrong_messages_after_samples(server, text):
         assert error["error"]["message"].startswith(f"{text}: expected")
 
 
-def test_sockets_without_a_message(server, monkeypatch):
+def test_sockets_without_a_message(server, monkeypatch, capfd):
     """Some may wait for a short time; then they are closed. Other requests are answered meanwhile."""
     monkeypatch.setattr("asr_jax.serving.streams.MAX_UNKNOWN", 3)
     monkeypatch.setattr("asr_jax.serving.streams.FIRST_S", 0.5)
@@ -153,12 +153,13 @@ def test_sockets_without_a_message(server, monkeypatch):
         sockets = [stack.enter_context(opened(server)) for _ in range(3)]
         with pytest.raises(InvalidStatus) as refused:
             opened(server)
-        assert refused.value.response.status_code == 429
+        assert refused.value.response.status_code == 403
         assert server.client.get("/health").status_code == 200
         for socket in sockets:
             [error], code = received(socket)
             assert (error["error"]["code"], code) == ("upload_timeout", 1008)
     assert sent(server, sound(0.5, 0))[1] == 1000
+    assert not capfd.readouterr().err
 
 
 def test_an_error_of_the_server(server, monkeypatch, capfd):
