@@ -31,7 +31,7 @@ class WatchOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(WatchOptions, arguments, prog="python -m asr_jax.watch", about=__doc__)
+    options = parse(WatchOptions, arguments, prog="python -m asr_jax.watch", about=__doc__, uses_devices=False)
     if not options.runs:
         raise UserError("RUN is missing: expected the folder of a run, or several")
     paths = [_events(run) for run in options.runs]
