@@ -14,7 +14,7 @@ from asr_jax.core.errors import UserError
 from asr_jax.metrics.comparison import compare, named_alike
 from asr_jax.metrics.confidence import confidence_report, judged_words, reliability
 from asr_jax.metrics.measure import rate_of
-from asr_jax.metrics.scoring import COUNTS, Recognised, count_utterances, length_classes, length_name, rates_of
+from asr_jax.metrics.scoring import COUNTS, Recognised, count_utterances, group_name, length_classes, length_name, rates_of
 from asr_jax.observe.transcripts import Pair, align
 from asr_jax.reporting.predictions import Predictions
 from asr_jax.text.normalise import normalise
@@ -138,7 +138,7 @@ def groups(systems: Sequence[System]) -> list[dict[str, Any]]:
         shown = sorted(key for key, _ in errors.most_common(MOST_GROUPS))
         rows = [
             {
-                "name": (length_name(key) if by == "duration" else key) or f"no {by}",
+                "name": group_name(by, length_name(key) if by == "duration" else key),
                 "utterances": len(members[key]),
                 "rates": [each.rates(members[key]) for each in systems],
             }
