@@ -91,7 +91,7 @@ def test_each_event_is_sent_once(run: Path) -> None:
     assert forward(run, "it", recorder.open, project="p", follow=False) == 0
     second_job(run)
     recorder.fails_after = recorder.calls
-    with pytest.raises(RunError, match="it failed .ConnectionError: no network.: check its server"):
+    with pytest.raises(RunError, match=r"it failed \(ConnectionError: no network\): check its server"):
         forward(run, "it", recorder.open, project="p", follow=False)
     recorder.fails_after = 100
     assert forward(run, "it", recorder.open, project="p", follow=False) == 6
