@@ -124,7 +124,7 @@ def test_few_groups_are_shown(tmp_path):
 
 def test_files_without_lines_and_repeated_ids_are_refused(tmp_path, files):
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UserError, match="empty.jsonl has no predictions"):
+    with pytest.raises(UserError, match=r"empty\.jsonl has no predictions"):
         read_predictions(tmp_path / "empty.jsonl")
     path = predictions(tmp_path / "twice.jsonl", 0.1, num=5)
     path.write_text(2 * path.read_text())
