@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, command_options
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         from asr_jax.reporting.page import page
     except ImportError as error:
-        raise UserError(f"the report needs a library, and {error}: pip install 'asr-jax[report]'") from error
+        raise UserError(f"the report needs {error.name}: pip install 'asr-jax[report]'") from error
     from asr_jax.reporting.predictions import one_normaliser, read_predictions
 
     predictions = {path: read_predictions(path) for path in files}
@@ -87,8 +88,8 @@ def _divided(inputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             raise UserError(f"{run} has no {FILE_NAME}: expected the folder of a run, or a file of predictions")
     if not inputs or len(runs) > 2 or len(files) > 2:
         raise UserError(
-            f"{len(runs)} runs and {len(files)} files of predictions: expected one or two of a kind; "
-            "python -m asr_jax.evaluate RUN … has a table of more runs"
+            f"{counted(len(runs), 'run')} and {counted(len(files), 'file')} of predictions: expected at least one "
+            "input, and at most two runs and two files; python -m asr_jax.evaluate RUN … has a table of more runs"
         )
     return runs, files or [path for run in runs if (path := run / PREDICTIONS).is_file()]
 

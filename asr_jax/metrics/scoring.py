@@ -146,6 +146,15 @@ def _by(keys: Iterable[Any], counts: Int64[np.ndarray, "N 16"]) -> dict[Any, dic
     return {key: _row(sums[numbers[key]]) for key in sorted(numbers)}
 
 
+def group_name(by: str, key: str) -> str:
+    """Returns the name of a group for people and for other programs, such as `no source` for a key that is empty.
+
+    Args:
+        by: What groups the utterances: `source`, `speaker` or another one.
+    """
+    return key or f"no {by}"
+
+
 def length_name(number: int) -> str:
     """Returns the name of a class of `length_classes`, such as `2 to 5 s`; empty for -1."""
     if number < 0:

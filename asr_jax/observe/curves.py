@@ -4,7 +4,7 @@
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ from tyro.conf import Positional, arg
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse, run_report
 from asr_jax.core.settings import command_options
-from asr_jax.metrics.measure import deciding_text
+from asr_jax.metrics.measure import NAMES, deciding, deciding_text
 from asr_jax.observe.events import FILE_NAME, Event, read_events
 from asr_jax.observe.timeline import best_of, lines_of, of_used_weights, series, timeline
 
@@ -67,6 +67,55 @@ def curves_of(events_path: str | PathLike[str]) -> Figure:
     for axes in (loss, errors, rate, speed):
         axes.set_xlim(0, 1.02 * max(last, 1))
     return figure
+
+
+def compared_curves(runs: Mapping[str, Path]) -> Figure:
+    """Returns a figure with the curves of several runs in the same axes, a colour for each run.
+
+    Validations are those of the parameters and the sets that choose the best checkpoint. Panels without points in all
+    runs are left out.
+
+    Args:
+        runs: `events.jsonl` by the name of the run.
+
+    Raises:
+        UserError: If the events cannot be read.
+    """
+    found = [_points(path) for path in runs.values()]
+    titles = [title for title in found[0] if any(len(of_run[title][0]) for of_run in found)] or ["Training loss"]
+    rows = (len(titles) + 1) // 2
+    figure = Figure(figsize=(12, 0.6 + 3.4 * rows), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12))
+    for number, title in enumerate(titles):
+        axes, values = figure.add_subplot(rows, 2, number + 1), np.concatenate([each[title][1] for each in found])
+        event = "validation" if title.startswith("Validation") else "train_step"
+        if not _begin(axes, title, values, event):
+            continue
+        for place, (name, of_run) in enumerate(zip(runs, found, strict=True)):
+            marker = "o" if event == "validation" else _marker(of_run[title][0])
+            line = ("-", "--")[place % 2]
+            axes.plot(*of_run[title], color=COLOURS[place], ls=line, lw=2, marker=marker, ms=3.5, label=name[:60])
+        _set_log_scale(axes, values)
+        axes.legend(frameon=False, loc="best", fontsize=9)
+    return figure
+
+
+def _points(events_path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns updates and values of a run by the title of their panel."""
+    by_name = timeline(read_events(events_path))
+    steps, used = by_name.get("train_step", []), of_used_weights(by_name.get("validation", []))
+    figures: list[Event] = [
+        {**each, "data": {**deciding(each["data"]), "update": each["data"]["update"]}} for each in used
+    ]
+    updates, losses = series(steps, "losses", "total")
+    found = {"Training loss": (updates, smooth(losses, num_points=max(5, len(losses) // 30) | 1))}
+    for measure, name in NAMES.items():
+        at, values = series(figures, measure)
+        is_rate = measure != "loss"
+        found[f"Validation {name}{' (%)' if is_rate else ''}"] = (at, 100 * values if is_rate else values)
+    found["Learning rate"] = series(steps, "learning_rate")
+    found["Throughput (audio-s/s)"] = series(steps, "throughput", "audio_s_per_s")
+    at, shares = series(steps, "throughput", "padding_share")
+    return found | {"Padding (%)": (at, 100 * shares)}
 
 
 def smooth(values: np.ndarray, *, num_points: int) -> np.ndarray:

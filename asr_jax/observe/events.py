@@ -191,7 +191,7 @@ def read_events(path: str | PathLike[str], *names: str) -> Iterator[Event]:
         raise UserError(f"{path}: cannot read events ({error.strerror}); expected the {FILE_NAME} of a run") from error
     with file:
         for number, line in enumerate(file, start=1):
-            event = _parse(line)
+            event = event_of(line)
             if event is None:
                 if not line.endswith(b"\n"):
                     return
@@ -200,7 +200,8 @@ def read_events(path: str | PathLike[str], *names: str) -> Iterator[Event]:
                 yield event
 
 
-def _parse(line: bytes) -> Event | None:
+def event_of(line: bytes) -> Event | None:
+    """Returns the event of a line; None for a line that is not one."""
     try:
         event = json.loads(line)
         return event if event["event"] and isinstance(event["data"], dict) else None
@@ -213,13 +214,13 @@ def _repair(file: BinaryIO) -> Event | None:
     end, last = 0, b""
     file.seek(0)
     for line in file:
-        if line.endswith(b"\n") or _parse(line):
+        if line.endswith(b"\n") or event_of(line):
             end, last = end + len(line), line
     file.truncate(end)
     if last and not last.endswith(b"\n"):
         file.write(b"\n")
         file.flush()
-    return _parse(last)
+    return event_of(last)
 
 
 def _plain(value: Any, *, name: str, not_finite: list[str]) -> Any:

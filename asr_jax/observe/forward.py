@@ -12,18 +12,19 @@ TRACKIO_DIR, TRACKIO_SERVER_URL. Install one with pip install 'asr-jax[NAME]'.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from tyro.conf import Positional, arg
 
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import held, write_whole
 from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import command_options
 from asr_jax.core.text_files import read_text
-from asr_jax.observe.events import FILE_NAME, Event
+from asr_jax.observe.events import FILE_NAME, Event, event_of
 
 POLL_S = 2.0
 ENDS = ("run_complete", "run_failed")
@@ -54,8 +55,9 @@ def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: 
         poll_s: Seconds between two looks at the file.
 
     Raises:
-        UserError: If the folder is not a run, if its events are other ones than before, or if another process sends
-            them.
+        UserError: If the folder is not a run, if one of its files is damaged, if its events are other ones than before,
+            or if another process sends them.
+        RunError: If the tracker fails, as without network.
     """
     state, events = run / f"forwarded-{name}.json", run / FILE_NAME
     if not events.is_file() or not (run / EXPERIMENT).is_file():
@@ -63,21 +65,43 @@ def forward(run: Path, name: str, open_receiver: Open, *, project: str, follow: 
     with held(run / f"forwarded-{name}.lock", f"{run} is being sent to {name}"):
         before: dict[str, Any] = {"position": 0, "events": 0, "id": ""}
         if state.is_file():
-            before |= json.loads(read_text(state))
+            before = _read(state, before, fix="remove it to send all events again")
         if before["position"] > events.stat().st_size:
             raise UserError(
                 f"{events} is shorter than before, so it is of another run: remove {state} to send all of it"
             )
-        settings = json.loads(read_text(run / EXPERIMENT))
-        receiver, number = open_receiver(run, settings, project, before["id"]), before["events"]
-        try:
+        settings, number = _read(run / EXPERIMENT, {"name": ""}, fix="expected the settings of a run"), before["events"]
+        with _named_errors(name), closing(open_receiver(run, settings, project, before["id"])) as receiver:
             for new, position in _parts(events, before["position"], follow=follow, poll_s=poll_s):
                 receiver.send(new, number)
                 number += len(new)
                 write_whole(state, json.dumps({"position": position, "events": number, "id": receiver.id}) + "\n")
-        finally:
-            receiver.close()
     return int(number - before["events"])
+
+
+def _read(path: Path, example: Mapping[str, Any], *, fix: str) -> dict[str, Any]:
+    """Reads a JSON object with at least the fields of an example, which have the same types."""
+    try:
+        found = json.loads(read_text(path))
+        if isinstance(found, dict) and all(type(found.get(name)) is type(value) for name, value in example.items()):
+            return found
+    except ValueError:
+        pass
+    raise UserError(f"{path} is damaged, or not an object with {' and '.join(example)}: {fix}")
+
+
+@contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """Names the tracker in errors of its client, which has its own kinds of them."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{name} failed ({type(error).__name__}: {error}): check its server and the environment variables in "
+            "--help; the next start continues after the events that were sent"
+        ) from error
 
 
 def _parts(path: Path, position: int, *, follow: bool, poll_s: float) -> Iterator[tuple[list[Event], int]]:
@@ -87,13 +111,20 @@ def _parts(path: Path, position: int, *, follow: bool, poll_s: float) -> Iterato
             file.seek(position)
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
-        found: list[Event] = [json.loads(line) for line in complete.split(b"\n")[:-1]]
+        found = [_event(line, path) for line in complete.split(b"\n")[:-1]]
         position += len(complete)
         if found:
             yield found, position
         if not follow or (found and found[-1]["event"] in ENDS):
             return
         time.sleep(poll_s)
+
+
+def _event(line: bytes, path: Path) -> Event:
+    event = event_of(line)
+    if event is None:
+        raise UserError(f"{path}: not an event: {line[:60]!r}; repair or delete this line")
+    return event
 
 
 @command_options

@@ -69,5 +69,5 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _valid(name: str) -> str:
-    """Returns a name without the characters that MLflow refuses."""
-    return re.sub(r"[^\w\-. /:]", "_", name)
+    """Returns a name without the characters and the empty parts that MLflow refuses."""
+    return re.sub("/+", "/", re.sub(r"[^\w\-. /:]", "_", name))

@@ -16,6 +16,7 @@ from tensorboardX.summary import text as text_summary
 
 from asr_jax.core.paths import quoted
 from asr_jax.metrics.measure import by_set
+from asr_jax.metrics.scoring import group_name
 from asr_jax.observe.events import Event
 from asr_jax.observe.transcripts import aligned_lines
 
@@ -114,4 +115,4 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float | int]]:
         yield tag, value
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _numbers(f"{tag}/{name}", part)
+            yield from _numbers(f"{tag}/{group_name(tag.rpartition('/by_')[2], name)}", part)

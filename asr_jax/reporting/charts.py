@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asr_jax.metrics.confidence import NUM_BINS
-from asr_jax.observe.curves import COLOURS, FAINT, GREY, INK, curves_of
+from asr_jax.observe.curves import COLOURS, FAINT, GREY, INK, compared_curves, curves_of
 from asr_jax.reporting.systems import System, utterance_rates
 
 STYLES = {INK: "ink", GREY: "grey", "#999999": "grey", FAINT: "faint", "#ffffff": "ground"} | {
@@ -45,8 +45,15 @@ def svg_of(figure: Figure, name: str) -> str:
     return re.sub("|".join(STYLES), lambda found: f"var(--{STYLES[found[0]]})", svg)
 
 
-def curves(events: Path) -> Figure:
-    """Returns the figure of `observe.curves` for a page that has the name of the run already."""
+def curves(runs: Mapping[str, Path]) -> Figure:
+    """Returns the curves of a run, or of several in the same axes, for a page that has the names already.
+
+    Args:
+        runs: `events.jsonl` by the name of the run.
+    """
+    if len(runs) > 1:
+        return compared_curves(runs)
+    [events] = runs.values()
     figure = curves_of(events)
     figure.suptitle(" ")  # its space is for the caption
     return figure
@@ -60,7 +67,8 @@ def bars(rows: Sequence[Mapping[str, Any]], names: Sequence[str], rate: str) -> 
         rate: `wer` or `cer`.
     """
     rows = rows[:MOST_BARS]
-    figure, axes = _begun(f"{rate.upper()} (%)", "", height=0.9 + (0.22 + 0.14 * len(names)) * len(rows))
+    height = 0.9 + (0.22 + 0.14 * len(names)) * len(rows)
+    figure, axes = _begun(f"{rate.upper()} (%)", "", width=11.5, height=height)
     thickness = 0.8 / len(names)
     for number, name in enumerate(names):
         rates = [row["rates"][number] for row in rows]
@@ -146,8 +154,8 @@ def reliabilities(reports: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _begun(x_label: str, y_label: str, *, height: float = 3.6) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7, height), layout="constrained")
+def _begun(x_label: str, y_label: str, *, width: float = 7.0, height: float = 3.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     _style(axes)
     axes.set_xlabel(x_label, color=INK)

@@ -75,13 +75,13 @@ def page(
     names = [*files] or [*runs]
     own = resources.files("asr_jax.reporting")
     style, script = (text_of(own.joinpath(f"report.{kind}").read_bytes()) for kind in ("css", "js"))
-    curves = [{"name": name, "chart": _drawn(charts.curves(path), f"curves {name}")} for name, path in runs.items()]
     return environment.get_template("report.html").render(
         title=" and ".join(names),
         style=Markup(style),
         script=Markup(script),
         script_hash=b64encode(hashlib.sha256(bytes_of(script)).digest()).decode(),
-        curves=curves,
+        runs=[*runs],
+        curves=_drawn(charts.curves(runs), "curves") if runs else "",
         scores=_scores(files, normaliser, num_worst, most_bytes, locations) if files else None,
     )
 

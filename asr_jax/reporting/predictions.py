@@ -30,13 +30,15 @@ def read_predictions(path: Path) -> Predictions:
     """Reads a file of predictions.
 
     Raises:
-        UserError: If the file cannot be read, or a line lacks id, reference or hypothesis.
+        UserError: If the file cannot be read or has no line, or a line lacks id, reference or hypothesis.
     """
     try:
         lines = list(read_lines(path))
     except (OSError, TextError) as error:
         raise UserError(f"{path} cannot be read: {error}; expected a file of evaluate --predictions") from error
     pairs = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    if not pairs:
+        raise UserError(f"{path} has no predictions: expected at least one line")
     return Predictions([recognised for recognised, _ in pairs], [row for _, row in pairs])
 
 

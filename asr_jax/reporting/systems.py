@@ -11,10 +11,19 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.metrics.comparison import compare, named_alike
 from asr_jax.metrics.confidence import confidence_report, judged_words, reliability
 from asr_jax.metrics.measure import rate_of
-from asr_jax.metrics.scoring import COUNTS, Recognised, count_utterances, length_classes, length_name, rates_of
+from asr_jax.metrics.scoring import (
+    COUNTS,
+    Recognised,
+    count_utterances,
+    group_name,
+    length_classes,
+    length_name,
+    rates_of,
+)
 from asr_jax.observe.transcripts import Pair, align
 from asr_jax.reporting.predictions import Predictions
 from asr_jax.text.normalise import normalise
@@ -87,13 +96,16 @@ def matched(
         them has, and which are left out.
 
     Raises:
-        UserError: If a file has no utterances, or as `compare`.
+        UserError: If an id comes twice in a set, or as `compare`.
     """
-    for name, predictions in files.items():
-        if not predictions.recognised:
-            raise UserError(f"{name} has no predictions: expected at least one line")
     if len(files) == 1:
         [(name, predictions)] = files.items()
+        times = Counter((each.set, each.id) for each in predictions.recognised)
+        if repeated := [each for (_, each), number in times.items() if number > 1]:
+            raise UserError(
+                f"{name}: of {counted(len(times), 'id')}, {len(repeated)} occur more than once in a set, such as "
+                f"{repeated[0]!r}: expected one line for each utterance"
+            )
         return [system(name, predictions.recognised, predictions.rows, normaliser)], None, {}
     (name, first), (other, second) = files.items()
     try:
@@ -138,7 +150,7 @@ def groups(systems: Sequence[System]) -> list[dict[str, Any]]:
         shown = sorted(key for key, _ in errors.most_common(MOST_GROUPS))
         rows = [
             {
-                "name": (length_name(key) if by == "duration" else key) or f"no {by}",
+                "name": group_name(by, length_name(key) if by == "duration" else key),
                 "utterances": len(members[key]),
                 "rates": [each.rates(members[key]) for each in systems],
             }

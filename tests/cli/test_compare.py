@@ -123,7 +123,7 @@ def test_files_without_the_optional_fields(tmp_path, capsys):
         (lambda rows: [*rows[:1], {"id": "u1", "reference": "a"}], "b.jsonl:2: .*KeyError: 'hypothesis'"),
         (lambda rows: [*rows, ["u1"]], "b.jsonl:121: .* is not a prediction"),
         (lambda rows: [row | {"duration_s": "long"} for row in rows], "b.jsonl:1: .*could not convert string to float"),
-        (lambda _: [], "b.jsonl: none"),
+        (lambda _: [], "b.jsonl has no predictions"),
     ],
 )
 def test_files_that_do_not_match_are_refused(tmp_path, capsys, change, message):

@@ -164,10 +164,10 @@ def test_two_files_are_compared(tmp_path):
 def test_runs_have_curves_and_their_predictions(tmp_path, capsys):
     first, second = run(tmp_path / "first"), run(tmp_path / "second")
     page = written(tmp_path, first, second)
-    assert [title for title in ("first", "second") if f"Curves of {title}" in str(page.all("div"))] == [
-        "first",
-        "second",
+    assert [each["aria-label"][:30] for each in page.all("div") if "Curves" in each.get("aria-label", "")] == [
+        "Curves of first and second by "
     ]
+    assert "first second" in page.text  # the legend of the chart that has both
     assert "Error rates" not in page.text
     assert f"evaluate {first} --data MANIFEST --predictions {first / 'predictions.jsonl'}" in capsys.readouterr().out
     predictions(first / "predictions.jsonl", 0.2)
@@ -203,11 +203,18 @@ def test_wrong_inputs_are_refused(tmp_path, monkeypatch):
     path, of_run = predictions(tmp_path / "a.jsonl", 0.2), run(tmp_path / "run")
     others = [predictions(tmp_path / f"{name}.jsonl", 0.2) for name in "bc"]
     (tmp_path / "folder").mkdir()
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
     for arguments, message in (
         ([tmp_path / "folder"], "expected the folder of a run"),
         ([tmp_path / "absent.jsonl"], "absent.jsonl cannot be read"),
         ([path, path], "given twice"),
-        ([path, *others], "0 runs and 3 files of predictions: expected one or two"),
+        (
+            [path, *others],
+            "0 runs and 3 files of predictions: .* at most two runs and two files",
+        ),
+        ([empty], "empty.jsonl has no predictions"),
+        ([path, empty], "empty.jsonl has no predictions"),
         ([of_run / "events.jsonl"], "is not a prediction"),
         ([path, "--out", path], re.escape(str(path))),
         ([path, "--normaliser", "lower.v9"], "lower.v9"),
@@ -217,5 +224,5 @@ def test_wrong_inputs_are_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "r.html").exists()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.delitem(sys.modules, "asr_jax.reporting.page", raising=False)
-    with pytest.raises(UserError, match=r"pip install 'asr-jax\[report\]'"):
+    with pytest.raises(UserError, match=r"the report needs jinja2: pip install 'asr-jax\[report\]'"):
         main([str(path), "--out", str(tmp_path / "r.html")])

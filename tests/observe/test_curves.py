@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import run_report
-from asr_jax.observe.curves import draw_curves, main, smooth
+from asr_jax.observe.curves import compared_curves, draw_curves, main, smooth
 from asr_jax.observe.events import EventLog
 from tests.support import approx, assert_close
 
@@ -199,3 +199,29 @@ def test_the_command_needs_no_display(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"MPLBACKEND": "tkagg"})
     assert done.stderr == ""
     assert (tmp_path / "curves.png").exists()
+
+
+def test_runs_are_compared_in_the_same_axes(tmp_path):
+    runs = {}
+    for name, factor in (("first", 1.0), ("second", 2.0)):
+        runs[name] = tmp_path / f"{name}.jsonl"
+        with EventLog(runs[name]) as log:
+            steps(log, range(10, 50, 10), learning_rate=factor)
+            log.write("validation", update=40, weights="live", wer=0.9)
+            log.write("validation", update=40, weights="ema", wer=0.1 * factor, loss=factor)
+    axes = {each.get_title("left"): each for each in compared_curves(runs).axes}
+    assert list(axes) == [
+        "Training loss", "Validation WER (%)", "Validation loss", "Learning rate", "Throughput (audio-s/s)",
+        "Padding (%)",
+    ]  # fmt: skip
+    for panel in axes.values():
+        assert [line.get_label() for line in panel.lines] == ["first", "second"]
+    assert [line.get_ydata().item() for line in axes["Validation WER (%)"].lines] == approx([10.0, 20.0])
+    assert [line.get_ydata().tolist() for line in axes["Learning rate"].lines] == [[1.0] * 4, [2.0] * 4]
+
+
+def test_runs_without_events_are_compared(tmp_path):
+    for name in ("a", "b"):
+        EventLog(tmp_path / f"{name}.jsonl").close()
+    [panel] = compared_curves({name: tmp_path / f"{name}.jsonl" for name in ("a", "b")}).axes
+    assert panel.texts[0].get_text() == "no train_step events yet"

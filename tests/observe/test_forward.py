@@ -1,6 +1,7 @@
 """Events sent to Weights & Biases (offline), MLflow and trackio (folders), in parts, and while they are written."""
 
 import json
+import shutil
 import struct
 import threading
 import time
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from asr_jax.core.errors import UserError
+from asr_jax.core.errors import RunError, UserError
 from asr_jax.observe import forward as command
 from asr_jax.observe.events import EventLog
 from asr_jax.observe.forward import forward
 
+RECORDED = Path(__file__).with_name("recorded_events.jsonl")
+"""Events of a training whose manifests have no sources."""
 SETTINGS = {
     "class": "asr_jax.config:Experiment", "name": "toy", "seed": 3,
     "optim": {"b1": 0.9, "schedule": {"peak_lr": 1e-3}}, "data": {"train": ["a.jsonl"]},
@@ -88,7 +91,7 @@ def test_each_event_is_sent_once(run: Path) -> None:
     assert forward(run, "it", recorder.open, project="p", follow=False) == 0
     second_job(run)
     recorder.fails_after = recorder.calls
-    with pytest.raises(ConnectionError):
+    with pytest.raises(RunError, match=r"it failed \(ConnectionError: no network\): check its server"):
         forward(run, "it", recorder.open, project="p", follow=False)
     recorder.fails_after = 100
     assert forward(run, "it", recorder.open, project="p", follow=False) == 6
@@ -119,6 +122,35 @@ def test_wrong_folders_are_refused(run: Path) -> None:
         forward(run, "it", Recorder().open, project="p", follow=False)
     with pytest.raises(UserError, match="wandb"):
         command.main([str(run), "--to", "paper"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("events.jsonl", '{"event": "train_st\n', "not an event: .*repair or delete this line"),
+        ("events.jsonl", "[1]\n", "not an event"),
+        ("forwarded-it.json", '{"position": ', "forwarded-it.json is damaged.*remove it to send all"),
+        ("forwarded-it.json", '{"position": "0"}', "forwarded-it.json is damaged"),
+        ("forwarded-it.json", "\udcff", "forwarded-it.json is damaged"),
+        ("experiment.json", "[]", "experiment.json is damaged"),
+    ],
+)
+def test_damaged_files_are_named(run: Path, name: str, content: str, message: str) -> None:
+    first_job(run)
+    (run / name).write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UserError, match=message):
+        forward(run, "it", Recorder().open, project="p", follow=False)
+
+
+def test_a_tracker_that_cannot_be_reached_is_named(run: Path) -> None:
+    first_job(run)
+
+    def refused(*_: Any) -> Recorder:
+        raise ConnectionError("no network")
+
+    with pytest.raises(RunError, match="it failed"):
+        forward(run, "it", refused, project="p", follow=False)
+    assert not (run / "forwarded-it.json").exists()
 
 
 def test_a_missing_client_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +186,17 @@ def test_mlflow_has_metrics_parameters_and_state(run: Path, monkeypatch: pytest.
     assert [(each.step, each.value) for each in losses] == [(n, 1 / n) for n in (1, 2, 3, 4)]
     rates = client.get_metric_history(found.info.run_id, "validation_ema/wer")
     assert [(each.step, each.value) for each in rates] == [(2, 0.5), (4, 0.25)]
+
+
+@pytest.mark.slow
+def test_mlflow_takes_the_events_of_a_run_without_sources(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (run / "mlruns").as_uri())
+    shutil.copy(RECORDED, run / "events.jsonl")
+    command.main([str(run), "--to", "mlflow"])
+    [found] = mlflow.MlflowClient().search_runs([mlflow.MlflowClient().get_experiment_by_name("asr_jax").experiment_id])
+    assert 0 < found.data.metrics["validation/by_source/no source/wer"] < 1
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
 
-from asr_jax.observe.events import EventLog
+from asr_jax.observe.events import EventLog, read_events
 from asr_jax.observe.tensorboard import TensorBoard, command_for, scalar_tags, text_tags
 
 STEP = {
@@ -69,6 +69,15 @@ def test_tags_of_several_sets():
         "validation/wer": 0.5, "validation/dev-clean/wer": 0.25, "validation/dev-clean/words": 4,
         "validation/train/words": 0, "validation/mean/wer": 0.75,
     }  # fmt: skip
+
+
+def test_tags_of_recorded_events():
+    """The manifests of this training have no sources."""
+    events = list(read_events(Path(__file__).with_name("recorded_events.jsonl")))
+    tags = {tag: value for event in events for tag, value in scalar_tags(event).items()}
+    assert tags["validation/by_source/no source/wer"] == tags["validation/wer"]
+    assert tags["validation/by_source/no source/words"] == tags["validation/words"]
+    assert not [tag for tag in tags if not all(tag.split("/"))]
 
 
 def test_other_events_have_no_tags():

@@ -3,12 +3,13 @@
 The browser is that of the system: `apt-get install chromium`. Without it or playwright, these tests are skipped.
 """
 
+import io
 import json
 import re
-import time
 from urllib.parse import quote
 
 import pytest
+from PIL import Image
 
 from asr_jax.cli.report import main
 from tests.browser import CHROMIUM, needs_browser
@@ -176,26 +177,57 @@ def test_it_fits_narrow_windows(browser, report):
     page.close()
 
 
+def test_tables_and_charts_use_the_width(browser, report):
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(report.as_uri())
+    assert page.locator("#utterances").evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
+    for chart in page.locator("figure .whole").all():
+        assert chart.evaluate("box => box.firstElementChild.clientWidth > 0.98 * box.clientWidth")
+    page.close()
+
+
+def test_a_shadow_shows_that_a_table_scrolls(browser, report):
+    page = browser.new_page(viewport={"width": 500, "height": 800})
+    page.goto(report.as_uri())
+    box = page.locator(".wide:has(#utterances)")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    right = int(box.bounding_box()["width"]) - 2
+    colours = []
+    for place in ("0", "box.scrollWidth"):
+        box.evaluate(f"box => {{ box.scrollLeft = {place}; }}")
+        with Image.open(io.BytesIO(box.screenshot())) as picture:
+            colours.append(picture.convert("RGB").getpixel((right, 4)))
+    assert min(colours[0]) < 220
+    assert min(colours[1]) > 240
+    page.close()
+
+
 @pytest.mark.slow
 def test_ten_thousand_utterances_open_at_once(browser, tmp_path):
+    """The time of the page's thread on the processor, which other work on the machine does not change."""
     path = predictions(tmp_path / "a.jsonl", 0.1, num=10_000, num_words=12)
     main([str(path), "--out", str(tmp_path / "report.html")])
     page = browser.new_page()
-    start_s = time.monotonic()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy_s():
+        return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}[
+            "TaskDuration"
+        ]
+
     page.goto("file://" + quote(str(tmp_path / "report.html")))
-    rows_of(page).nth(49).wait_for()
-    opened_s = time.monotonic() - start_s
-    filtered_s = []
-    for text in ("u", "u9", "u99", "wrong"):
-        start_s = time.monotonic()
-        page.get_by_label("Filter").fill(text)
-        rows_of(page).first.wait_for()
-        filtered_s.append(time.monotonic() - start_s)
-    start_s = time.monotonic()
-    page.get_by_role("button", name="Reference").click()
     assert rows_of(page).count() == 50
-    sorted_s = time.monotonic() - start_s
+    assert_within(busy_s(), 2, what="seconds until the table of 10,000 utterances is there")
+    for text, number in (("u", 10_000), ("u9", 1_111), ("u99", 111), ("no such word", 0)):
+        before_s = busy_s()
+        page.get_by_label("Filter").fill(text)
+        assert page.locator("#count").inner_text() == f"{number:,} of 10,000 utterances"
+        assert_within(busy_s() - before_s, 1, what="seconds of a search in 10,000 utterances")
+    page.get_by_label("Filter").fill("")
+    before_s = busy_s()
+    page.get_by_role("button", name="Reference").click()
+    texts = [row.locator("td").first.inner_text() for row in rows_of(page).all()]
+    assert texts == sorted(texts)
+    assert_within(busy_s() - before_s, 2, what="seconds of sorting 10,000 utterances")
     page.close()
-    assert_within(opened_s, 4, what="seconds until the table of 10,000 utterances is there")
-    assert_within(max(filtered_s), 2, what="seconds of a search in 10,000 utterances")
-    assert_within(sorted_s, 2, what="seconds of sorting 10,000 utterances")

@@ -122,10 +122,14 @@ def test_few_groups_are_shown(tmp_path):
     assert all(row["rates"][0]["wer"] == 1 for row in group["rows"])
 
 
-def test_files_without_lines_are_refused(tmp_path, files):
+def test_files_without_lines_and_repeated_ids_are_refused(tmp_path, files):
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UserError, match="empty has no predictions"):
-        matched({"empty": read_predictions(tmp_path / "empty.jsonl")}, "none")
+    with pytest.raises(UserError, match=r"empty\.jsonl has no predictions"):
+        read_predictions(tmp_path / "empty.jsonl")
+    path = predictions(tmp_path / "twice.jsonl", 0.1, num=5)
+    path.write_text(2 * path.read_text())
+    with pytest.raises(UserError, match=r"a: of 5 ids, 5 occur more than once in a set, such as 'u0'"):
+        matched({"a": read_predictions(path)}, "none")
     files["b"].recognised[:] = files["b"].recognised[:1] * 2
     with pytest.raises(UserError, match=r"a \(first\) and b \(second\): .*comes twice"):
         matched(files, "none")

@@ -1,7 +1,16 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const MESSAGE_S = 0.25;  // audio of a message of a stream
-let model = "", streams = "none", recording = null, segments = [], name = "transcript";
+const RATE_HZ = 16000;  // of recordings: models use no more, and an upload has a largest size
+let model = "", streams = "none", state = "busy", stop = null, file = null, segments = [];
+
+function enter(next) {  // "idle", "busy" or "recording"
+  state = next;
+  $("record").disabled = state === "busy";
+  $("record").textContent = state === "recording" ? "Stop" : "Record";
+  $("elapsed").hidden = state !== "recording";
+  $("file").disabled = $("again").disabled = state !== "idle";
+}
 
 function say(text, isError = false) {
   $("status").textContent = text;
@@ -13,23 +22,44 @@ function headers() {
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
-async function begin() {
-  const answer = await fetch("ready");
-  const fields = await answer.json();
-  if (!answer.ok) {
-    say(fields.error.message);
-    setTimeout(begin, 2000);
-    return;
-  }
-  ({ model, streams } = fields);
-  $("model").textContent = model;
-  $("with-token").hidden = !fields.needs_token;
-  say("Ready");
+function messageOf(error) {
+  return error.type === "authentication_error" ? "Enter the server's token above." : error.message;
 }
 
-async function transcribe(file) {
+async function answerOf(path, options) {
+  const answer = await fetch(path, options).catch(() => { throw new Error("The server cannot be reached."); });
+  const fields = await answer.json().catch(() => ({}));
+  if (answer.ok) return fields;
+  throw new Error(fields.error ? messageOf(fields.error) : `The server answers with status ${answer.status}.`);
+}
+
+async function begin() {
+  try {
+    const fields = await answerOf("ready");
+    ({ model, streams } = fields);
+    $("model").textContent = model;
+    $("with-token").hidden = !fields.needs_token;
+    say("Ready");
+    enter("idle");
+  } catch (error) {
+    say(error.message);
+    setTimeout(begin, 2000);
+  }
+}
+
+async function take(given, isRecording = false) {
+  file = given;
+  if ($("player").src) URL.revokeObjectURL($("player").src);
+  $("player").src = $("save").href = URL.createObjectURL(file);
+  $("save").hidden = !isRecording;
+  $("recording").hidden = false;
+  await transcribe();
+}
+
+async function transcribe() {
+  enter("busy");
   say(`Recognising ${file.name} …`);
-  $("result").hidden = true;
+  $("result").hidden = $("again").hidden = true;
   const form = new FormData();
   form.append("file", file);
   form.append("model", model);
@@ -37,20 +67,16 @@ async function transcribe(file) {
   form.append("timestamp_granularities[]", "word");
   form.append("timestamp_granularities[]", "segment");
   try {
-    const answer = await fetch("v1/audio/transcriptions", { method: "POST", body: form, headers: headers() });
-    const fields = await answer.json();
-    if (!answer.ok) throw new Error(fields.error.message);
-    show(fields, file);
+    show(await answerOf("v1/audio/transcriptions", { method: "POST", body: form, headers: headers() }));
   } catch (error) {
     say(error.message, true);
+    $("again").hidden = false;
   }
+  enter("idle");
 }
 
-function show(fields, file) {
+function show(fields) {
   segments = fields.segments;
-  name = file.name.replace(/\.[^.]*$/, "") || "transcript";
-  if ($("player").src) URL.revokeObjectURL($("player").src);
-  $("player").src = URL.createObjectURL(file);
   const words = [], rows = [];
   for (const word of fields.words) {
     const percent = Math.round(100 * word.confidence);
@@ -95,7 +121,7 @@ function subtitles(kind) {
 function download(kind) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([subtitles(kind)], { type: "text/plain" }));
-  link.download = `${name}.${kind}`;
+  link.download = `${file.name.replace(/\.[^.]*$/, "") || "transcript"}.${kind}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
@@ -124,25 +150,48 @@ function openStream(rate) {
   socket.onopen = () => socket.send(JSON.stringify({ rate_hz: rate, token: $("token").value.trim() }));
   socket.onmessage = (message) => {
     const result = JSON.parse(message.data);
-    if (result.type === "error") { say(result.error.message, true); return; }
+    if (result.type === "error") { say(messageOf(result.error), true); return; }
     if (result.type === "final") finals.push(result.text);
     $("partial").textContent = [...finals, ...(result.type === "partial" ? [result.text] : [])].join(" ");
   };
   return socket;
 }
 
+function sourceOf(media) {
+  const context = new AudioContext({ sampleRate: RATE_HZ });
+  try {
+    return context.createMediaStreamSource(media);
+  } catch {  // a browser that does not resample: it has the rate of the microphone
+    context.close();
+    return new AudioContext().createMediaStreamSource(media);
+  }
+}
+
 async function record() {
+  if (!navigator.mediaDevices) throw new Error("The browser allows the microphone only on localhost or over https.");
+  enter("busy");
   const media = await navigator.mediaDevices.getUserMedia({ audio: true });
-  const context = new AudioContext(), rate = context.sampleRate;
+  try {
+    await recordFrom(media);
+  } catch (error) {
+    media.getTracks().forEach((track) => track.stop());
+    throw error;
+  }
+}
+
+async function recordFrom(media) {
+  const source = sourceOf(media), context = source.context, rate = context.sampleRate;
   await context.audioWorklet.addModule("recorder.js");
   const node = new AudioWorkletNode(context, "recorder");
   const socket = streams === "none" ? null : openStream(rate), blocks = [];
-  let unsent = [], num = 0;
+  let unsent = [], num = 0, total = 0;
   node.port.onmessage = (message) => {
     const block = int16(message.data);
     blocks.push(block);
     unsent.push(block);
     num += block.length;
+    total += block.length;
+    $("elapsed").textContent = clock(Math.floor(total / rate), "").slice(0, 8);
     if (socket && socket.readyState === WebSocket.OPEN && num >= MESSAGE_S * rate) {
       const all = new Int16Array(num);
       let at = 0;
@@ -151,30 +200,38 @@ async function record() {
       [unsent, num] = [[], 0];
     }
   };
-  context.createMediaStreamSource(media).connect(node);
-  $("result").hidden = true;
+  source.connect(node);
+  $("result").hidden = $("recording").hidden = true;
   $("partial").textContent = "";
-  $("record").textContent = "Stop";
+  $("elapsed").textContent = "00:00:00";
+  enter("recording");
   say("Recording …");
-  recording = async () => {
-    recording = null;
-    $("record").textContent = "Record";
+  stop = async () => {
+    enter("busy");
     media.getTracks().forEach((track) => track.stop());
     await context.close();
-    if (socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "end" }));
-    await transcribe(wav(blocks, rate));
+    if (socket) {
+      socket.onmessage = null;
+      if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "end" }));
+      else socket.close();
+    }
+    await take(wav(blocks, rate), true);
   };
 }
 
-$("record").onclick = () => (recording ? recording() : record()).catch((error) => say(error.message, true));
-$("file").onchange = () => { if ($("file").files.length) transcribe($("file").files[0]); $("file").value = ""; };
+$("record").onclick = (event) => {
+  if (event.detail > 1) return;  // the second click of a double click
+  (state === "recording" ? stop() : record()).catch((error) => { enter("idle"); say(error.message, true); });
+};
+$("again").onclick = transcribe;
+$("file").onchange = () => { if ($("file").files.length) take($("file").files[0]); $("file").value = ""; };
 $("srt").onclick = () => download("srt");
 $("vtt").onclick = () => download("vtt");
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, (event) => {
     event.preventDefault();
-    $("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop" && event.dataTransfer.files.length) transcribe(event.dataTransfer.files[0]);
+    $("drop").classList.toggle("over", kind === "dragover" && state === "idle");
+    if (kind === "drop" && state === "idle" && event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
   });
 }
 $("player").ontimeupdate = () => {
@@ -183,4 +240,4 @@ $("player").ontimeupdate = () => {
     word.classList.toggle("now", word.dataset.start <= at && at < word.dataset.end);
   }
 };
-begin().catch((error) => say(error.message, true));
+begin();
