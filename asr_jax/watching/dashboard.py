@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 
 from rich.progress_bar import ProgressBar
 from textual.app import App, ComposeResult
@@ -41,6 +42,8 @@ class RunView(Vertical):
         super().__init__(classes="run")
         self.tail, self._label, self._now_ms = Tail(path), name, now_ms
         self.state = State(name=name)
+        self.reader = Thread()
+        """Thread of the last look at the events."""
         self._chosen = 0
         """Number of the first chart that a small terminal shows."""
         self._panel = "samples"
@@ -68,11 +71,19 @@ class RunView(Vertical):
     def on_resize(self, event: Resize) -> None:
         self._write()  # transcripts fit the width
 
-    def read(self) -> None:
-        """Reads further events. It may block, and is therefore called in a thread."""
+    def poll(self) -> None:
+        """Starts to read further events, unless the last look has not ended: a remote folder may be slow, or hang.
+
+        Python waits at its exit for the threads of Textual's workers, but not for a daemon.
+        """
+        if not self.reader.is_alive():
+            self.reader = Thread(target=self._read, daemon=True)
+            self.reader.start()
+
+    def _read(self) -> None:
         if self.tail.read():
             self.state = state_of(self.tail.events, name=self._label)
-            self.app.call_from_thread(self.redraw)
+            self.call_later(self.redraw)
 
     def redraw(self) -> None:
         """Shows the present state."""
@@ -205,8 +216,7 @@ class Dashboard(App[None]):
             return
         for view in self.views:
             view.tick()
-            if not any(worker.name == str(id(view)) and not worker.is_finished for worker in self.workers):
-                self.run_worker(view.read, name=str(id(view)), thread=True)  # a remote folder may be slow
+            view.poll()
 
     def _show_runs(self) -> None:
         runs = self.query_one(".runs")

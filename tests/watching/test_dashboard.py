@@ -33,7 +33,8 @@ def dashboard(folder, *runs, silent_s=5):
 
 async def read(pilot):
     """Waits until all events are shown."""
-    await pilot.app.workers.wait_for_complete()
+    for view in pilot.app.views:
+        await asyncio.to_thread(view.reader.join)
     await pilot.pause()
     await pilot.pause()
 
