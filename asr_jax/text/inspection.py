@@ -148,7 +148,9 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
     ]
     if once and len(main) and not {"CJK", "HANGUL"} & {*main} and characters.total() > 1000:
         which = tuple(f"{each} ({unicodedata.name(each, 'no name')})" for each in once[:5])
-        findings.append(Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which))
+        findings.append(
+            Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which)
+        )
     if len(apostrophes) > 1:
         which = tuple(f"{each} {characters[each]:,} times" for each in apostrophes)
         message = "kinds of apostrophes"

@@ -122,7 +122,7 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
         texts,
         rate_of,
         limits,
-        tuple((*findings, *of_limits, *of_speakers, *of_split, *duplicates)),
+        (*findings, *of_limits, *of_speakers, *of_split, *duplicates),
     )
 
 

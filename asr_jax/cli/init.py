@@ -1,0 +1,200 @@
+"""Looks at recordings and at this machine, and writes a config that fits both: `python -m asr_jax.init DIR`.
+
+DIR is a folder of any layout, or a manifest (docs/data.md). The report names what was found and what looks wrong.
+Missing sets are split from the training set, by speaker if speakers are known. The output is a folder with config.py,
+train.jsonl, validation.jsonl, test.jsonl, data.png and findings.json, and three commands that train, evaluate and
+transcribe. Nothing is written into DIR.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from asr_jax.core.errors import UserError
+from asr_jax.core.options import parse
+from asr_jax.core.paths import UserPath, quoted
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
+
+CONFIG, PICTURE, FINDINGS = "config.py", "data.png", "findings.json"
+
+
+@command_options
+class InitOptions:
+    """Options of `asr_jax.init`."""
+
+    path: Positional[Annotated[UserPath, arg(metavar="DIR")]]
+    """Folder of recordings with texts, or a manifest."""
+    out: Annotated[UserPath, arg(metavar="FOLDER")] = ""
+    """Folder to write. Default: asr_jax_init/NAME in the current folder, with the name of DIR."""
+    hours: Annotated[PositiveFloat | None, arg(metavar="H")] = None
+    """Longest time of updates and validations in hours, such as 0.5; compilation comes before it. The number of updates
+    is what this machine computes in it. Default: 8 on a CPU; on GPUs and TPUs, as long as the recipe says."""
+    seed: NonNegativeInt = 0
+    """Seed of the split."""
+    no_trial: bool = False
+    """Compile and time nothing. Time and memory are then not planned, and the number of updates is the recipe's."""
+    force: bool = False
+    """Overwrite the files of an earlier call."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(InitOptions, arguments, prog="python -m asr_jax.init", about=__doc__)
+    source = Path(options.path)
+    name = (
+        re.sub(r"\W+", "_", source.resolve().stem if source.is_file() else source.resolve().name).strip("_") or "data"
+    )
+    out = Path(options.out or f"asr_jax_init/{name}")
+    if (out / CONFIG).exists() and not options.force:
+        raise UserError(f"{out / CONFIG} exists: choose another folder with --out, or overwrite it with --force")
+
+    from asr_jax.core.files import check_writable, remove_empty, write_whole
+    from asr_jax.core.text_files import json_text
+    from asr_jax.data.manifests.manifest import write_manifest
+    from asr_jax.data.manifests.survey import survey
+    from asr_jax.observe.data_picture import draw_survey
+    from asr_jax.observe.tables import console_for, say
+    from asr_jax.training.config_file import planned, text_of
+    from asr_jax.training.suggestion import suggest
+
+    made, console = check_writable(out, is_folder=True), console_for()
+    try:
+        found = survey(str(source), seed=options.seed, unpack_to=out)
+    except BaseException:
+        remove_empty(made)
+        raise
+    report(found)
+    for role, utterances in found.sets.items():
+        if len(utterances):
+            write_manifest(out / f"{role}.jsonl", utterances)
+    machine = this_machine()
+    say(console, f"machine: {machine.description}")
+    hours = options.hours or (8.0 if machine.is_cpu else None)
+    command = f"python -m asr_jax.init {quoted(options.path)}" + f" --hours {options.hours:g}" * bool(options.hours)
+    chosen = suggest(found, machine, name=name, command=command, hours=hours)
+    write_whole(out / CONFIG, text_of(chosen))
+    draw_survey(found, out / PICTURE, title=name, longest_s=chosen.limits_s[1])
+    if not options.no_trial:
+        chosen = tried(chosen, out / CONFIG)
+        write_whole(out / CONFIG, text_of(chosen))
+    time, memory = planned(chosen)
+    write_whole(out / FINDINGS, json_text(to_json(found) | {"time": time, "memory": memory}) + "\n")
+    say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
+    for what, sentence in (("time", time), ("memory", memory)):
+        say(console, f"planned {what}: {sentence or 'not measured (--no-trial)'}")
+    for line in hints(found):
+        say(console, f"hint: {line}")
+    say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
+    for line in commands(out, name, found):
+        print(f"  {line}")
+
+
+def report(found: Any) -> None:
+    """Prints what was found: formats, sets, audio, texts, and what looks wrong."""
+    import numpy as np
+
+    from asr_jax.observe.tables import console_for, print_table, say
+
+    console = console_for()
+    for line in found.formats:
+        say(console, line)
+    rows = []
+    for role, utterances in found.sets.items():
+        if not len(utterances):
+            continue
+        seconds = utterances.columns.duration_s[utterances.rows]
+        names = {utterances.columns.speakers[row] for row in utterances.rows.tolist()} - {""}
+        least, median, most = np.percentile(seconds, (0, 50, 100))
+        rows.append(
+            {"set": role, "utterances": len(utterances), "hours": utterances.hours, "speakers": len(names) or None}
+            | {"shortest s": float(least), "median s": float(median), "longest s": float(most)}
+        )
+    print_table(rows, console=console)
+    texts = found.texts
+    kinds = ["capital and small letters"] * texts.has_capitals + ["punctuation"] * texts.has_punctuation
+    say(
+        console,
+        f"texts: {', '.join(map(str.title, texts.scripts)) or 'no letters'}, {len(texts.characters):,} characters, "
+        f"{len(texts.words):,} different words" + f", with {' and '.join(kinds)}" * bool(kinds),
+    )
+    say(console, f"audio: {', '.join(f'{rate:,} Hz {share:.1%}' for rate, share in found.rates.items())}")
+    if found.split:
+        say(console, found.split)
+    for finding in sorted(found.findings, key=lambda each: not each.is_wrong):
+        style = "bold yellow" if finding.is_wrong else ""
+        say(console, f"{'!' if finding.is_wrong else '-'} {finding.line}", style=style)
+
+
+def to_json(found: Any) -> dict[str, Any]:
+    """Findings for programs."""
+    return {
+        "formats": found.formats,
+        "sets": {role: {"utterances": len(each), "hours": each.hours} for role, each in found.sets.items()},
+        "split": found.split,
+        "rates": found.rates,
+        "scripts": found.texts.scripts,
+        "characters": dict(found.texts.characters.most_common()),
+        "findings": [vars(each) for each in found.findings],
+    }
+
+
+def this_machine() -> Any:
+    from asr_jax.core.devices import description, devices, platform_of
+    from asr_jax.core.environment import NUM_CORES
+    from asr_jax.training.suggestion import Machine
+
+    return Machine(platform_of(devices()[0]), len(devices()), NUM_CORES, description())
+
+
+def tried(chosen: Any, config: Path) -> Any:
+    """Measures the suggested config, and returns it with the length and the parts of a batch that fit."""
+    from asr_jax.cli.command_line import load_config
+    from asr_jax.core.files import write_whole
+    from asr_jax.observe.tables import console_for, say
+    from asr_jax.training.config_file import text_of
+    from asr_jax.training.suggestion import fitted, more_split
+    from asr_jax.training.trial import try_out
+
+    say(console_for(), "trial: compiling the largest batch and timing updates")
+    trial = try_out(load_config(config))
+    if (split := more_split(chosen, trial)) != chosen.split:
+        chosen = replace(chosen, split=split)
+        write_whole(config, text_of(chosen))
+        trial = try_out(load_config(config))
+    return fitted(chosen, trial)
+
+
+def hints(found: Any) -> list[str]:
+    """Advice that depends on the amount of audio and the language."""
+    from asr_jax.training.suggestion import MEDIUM_H
+
+    if found.train.hours >= MEDIUM_H:
+        return []
+    options = "--data.train … --data.validation … --run-dir runs/tuned"
+    if found.texts.scripts == ("LATIN",) and all(each.isascii() for each in found.texts.characters):
+        return [
+            f"with {found.train.hours:.1f} h, a published model is better on a GPU; for English: hf download "
+            "nvidia/parakeet-ctc-0.6b --local-dir parakeet; python -m asr_jax.train --config "
+            f"configs/fastconformer_finetune.py --init-from parakeet {options}"
+        ]
+    return [
+        f"with {found.train.hours:.1f} h, a published model is better on a GPU; for any language: hf download "
+        "facebook/w2v-bert-2.0 --local-dir w2v-bert-2.0; python -m asr_jax.train --config configs/w2v_bert_finetune.py "
+        f"--init-from w2v-bert-2.0 {options}"
+    ]
+
+
+def commands(out: Path, name: str, found: Any) -> list[str]:
+    """The commands that train, evaluate and transcribe."""
+    held = "test" if len(found.sets["test"]) else "validation"
+    example = found.sets[held][0].location
+    what = example if Path(example).is_file() else out / f"{held}.jsonl"
+    run = quoted(f"runs/{name}")
+    return [
+        f"python -m asr_jax.train --config {quoted(out / CONFIG)} --run-dir {run}",
+        f"python -m asr_jax.evaluate {run} --data {quoted(out / f'{held}.jsonl')}",
+        f"python -m asr_jax.transcribe {run} {quoted(what)}",
+    ]
