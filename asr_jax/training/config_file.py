@@ -1,5 +1,6 @@
 """The Python file of a suggested config, with the reason for each setting beside it."""
 
+import math
 import re
 import textwrap
 
@@ -49,7 +50,7 @@ def planned(found: Suggestion) -> tuple[str, str]:
     time = (
         f"{_clock(found.planned_s)} for {counted(found.num_updates, 'update')} of {trial.padded_s:.0f} s of audio, "
         f"{trial.update_s:.2f} s each, as measured with the largest batch on {found.machine.description}, and for "
-        f"{counted(found.num_validations, 'validation')}; before it about {_clock(trial.start_s)} for the start and the "
+        f"{counted(found.num_validations, 'validation')}; before it about {_clock(trial.start_s)} for the start and "
         f"compilation of {counted(trial.num_shapes, 'shape')}"
     )
     limit = f" of {trial.limit_bytes / 1e9:.1f} GB" if trial.limit_bytes else ""
@@ -144,7 +145,7 @@ def _lines(found: Suggestion) -> list[str]:
         f"            split={found.split},  # parts of a batch, so that it fits the memory" if found.split > 1 else "",
         f'            precision="{"f32" if machine.is_cpu else "bf16"}",',
         f"            ema=EMA({found.ema:g}),  # the averaged parameters are validated and used",
-        f"            validation=Validation(every={max(found.num_updates // found.num_validations, 1)}, live=False),",
+        f"            validation=Validation(every={math.ceil(found.num_updates / found.num_validations)}, live=False),",
         f"            log_every={max(min(found.num_updates // 20, 50), 1)},",
         "        ),",
         "    )",
