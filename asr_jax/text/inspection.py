@@ -18,7 +18,7 @@ MAIN_SHARE = 0.03
 MOST_CAPITALS = 0.5
 """Largest share of texts in capitals at which they are unlike the others."""
 MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)|&[a-z]+;|https?:|@@|▁|\|")
-FULL_WIDTH = re.compile("[\uff01-\uff5e\uff61-\uffdc]")
+FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]")
 DIGITS = re.compile(r"\d")
 LETTERS = re.compile(r"[^\W\d_]+")
 
@@ -111,7 +111,8 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         return any(script and script not in main for script in map(script_of, set(text)))
 
     without = [place for place, has in enumerate(has_letters) if not has]
-    once = sorted(each for each, number in characters.items() if number == 1 and not each.isspace())
+    in_lower_case = Counter("".join(texts).lower())
+    once = sorted(each for each, number in in_lower_case.items() if number == 1 and each.isalnum())
     apostrophes = [each for each in characters if each == "'" or APOSTROPHES.match(each)]
     findings = [
         *about("no_text", [place for place in without if not texts[place].strip()], "empty texts; they are left out"),
@@ -137,7 +138,12 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
             "texts in capitals, unlike the others",
             is_wrong=False,
         ),
-        *about("full_width", those(FULL_WIDTH.search), "texts with full-width or half-width forms", is_wrong=False),
+        *about(
+            "full_width",
+            those(FULL_WIDTH.search),
+            "texts with full-width or half-width letters; they become plain ones",
+            is_wrong=False,
+        ),
         *about(
             "digits",
             those(DIGITS.search) if main else [],

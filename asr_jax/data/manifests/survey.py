@@ -108,7 +108,7 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     findings += _about_audio(utterances)
     limits, of_limits = _about_chars_per_s(utterances)
     speakers, of_speakers = _speakers(utterances, path)
-    audio, words = _audio_keys(utterances), _text_keys(utterances)
+    audio, words = _audio_keys(utterances), _text_keys(utterances, speakers)
     roles = np.array([role_of[k] for k in kept], object)
     roles, split, of_split = _split(roles, utterances, speakers, (audio, words), seed=seed)
     duplicates, is_copy = _about_duplicates(roles, utterances, speakers, audio, words)
@@ -261,10 +261,10 @@ def _audio_keys(utterances: Sequence[Utterance]) -> list[Hashable]:
     return in_threads(key, range(len(places)), "files of equal size")
 
 
-def _text_keys(utterances: Sequence[Utterance]) -> list[Hashable]:
+def _text_keys(utterances: Sequence[Utterance], speakers: Sequence[str]) -> list[Hashable]:
     """Equal keys for long texts of equal durations by one speaker."""
     return [
-        (each.text, each.speaker, round(each.duration_s * 1000)) if len(each.text) >= LONG_TEXT else number
+        (each.text, speakers[number], round(each.duration_s * 1000)) if len(each.text) >= LONG_TEXT else number
         for number, each in enumerate(utterances)
     ]
 
