@@ -35,7 +35,7 @@ class InitOptions:
     is what this machine computes in it. Default: 8 on a CPU; on GPUs and TPUs, as long as the recipe says."""
     seed: NonNegativeInt = 0
     """Seed of the split."""
-    no_trial: bool = False
+    skip_trial: bool = False
     """Compile and time nothing. Time and memory are then not planned, and the number of updates is the recipe's."""
     force: bool = False
     """Overwrite the files of an earlier call."""
@@ -73,18 +73,18 @@ def main(arguments: Sequence[str]) -> None:
     machine = this_machine()
     say(console, f"machine: {machine.description}")
     hours = options.hours or (8.0 if machine.is_cpu else None)
-    command = f"python -m asr_jax.init {quoted(options.path)}" + f" --hours {options.hours:g}" * bool(options.hours)
+    command = " ".join(["python -m asr_jax.init", quoted(options.path), *(["--hours", f"{hours:g}"] if hours else [])])
     chosen = suggest(found, machine, name=name, command=command, hours=hours)
     write_whole(out / CONFIG, text_of(chosen))
     draw_survey(found, out / PICTURE, title=name, longest_s=chosen.limits_s[1])
-    if not options.no_trial:
+    if not options.skip_trial:
         chosen = tried(chosen, out / CONFIG)
         write_whole(out / CONFIG, text_of(chosen))
     time, memory = planned(chosen)
     write_whole(out / FINDINGS, json_text(to_json(found) | {"time": time, "memory": memory}) + "\n")
     say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
     for what, sentence in (("time", time), ("memory", memory)):
-        say(console, f"planned {what}: {sentence or 'not measured (--no-trial)'}")
+        say(console, f"planned {what}: {sentence or 'not measured (--skip-trial)'}")
     for line in hints(found):
         say(console, f"hint: {line}")
     say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
@@ -176,12 +176,12 @@ def hints(found: Any) -> list[str]:
     options = "--data.train … --data.validation … --run-dir runs/tuned"
     if found.texts.scripts == ("LATIN",) and all(each.isascii() for each in found.texts.characters):
         return [
-            f"with {found.train.hours:.1f} h, a published model is better on a GPU; for English: hf download "
+            f"with {found.train.hours:.2g} h, a published model is better on a GPU; for English: hf download "
             "nvidia/parakeet-ctc-0.6b --local-dir parakeet; python -m asr_jax.train --config "
             f"configs/fastconformer_finetune.py --init-from parakeet {options}"
         ]
     return [
-        f"with {found.train.hours:.1f} h, a published model is better on a GPU; for any language: hf download "
+        f"with {found.train.hours:.2g} h, a published model is better on a GPU; for any language: hf download "
         "facebook/w2v-bert-2.0 --local-dir w2v-bert-2.0; python -m asr_jax.train --config configs/w2v_bert_finetune.py "
         f"--init-from w2v-bert-2.0 {options}"
     ]

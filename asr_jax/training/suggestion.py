@@ -13,10 +13,10 @@ from asr_jax.training.trial import Trial
 Size = Literal["tiny", "small", "medium"]
 SMALL_H, MEDIUM_H = 5.0, 100.0
 """Hours of training audio from which a small and a medium model are chosen, on GPUs and TPUs."""
-EPOCHS = 100
-"""Number of times that the audio is seen, if there is time."""
+EPOCHS, MOST_EPOCHS = 100, 1000
+"""Number of times that the audio is heard, if there is time, and with little audio."""
 LEAST_AUDIO_H = 24.0
-"""Least hours of audio of a run, if there is time. The quickstart has as many."""
+"""Least hours of audio that are heard, if there is time, up to MOST_EPOCHS. The quickstart has as many."""
 AUGMENTED_EPOCHS = 20
 """Least number of epochs with augmentation. With fewer, it delays learning more than it helps."""
 CLOSED_WORDS, REPEATED = 60, 20
@@ -187,7 +187,8 @@ def suggest(survey: Survey, machine: Machine, *, name: str, command: str, hours:
 
 def fitted(suggestion: Suggestion, trial: Trial) -> Suggestion:
     """Chooses the length of the run and the parts of a batch by the measured time and memory."""
-    audio_s = max(EPOCHS * suggestion.survey.train.hours, LEAST_AUDIO_H) * 3600
+    hours = suggestion.survey.train.hours
+    audio_s = min(max(EPOCHS * hours, LEAST_AUDIO_H), MOST_EPOCHS * hours) * 3600
     wanted = max(round(audio_s / (trial.epoch_s / trial.updates_per_epoch)), 10)
     found = replace(suggestion, trial=trial, num_updates=wanted)
     if suggestion.hours is not None and found.planned_s > suggestion.hours * 3600:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import get_args
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, TABLES, Role, local_input, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
-from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS
+from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS, TEXT_ENDINGS, is_about
 from asr_jax.data.manifests.remote import is_url
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -33,8 +34,15 @@ def find_sets(path: str) -> Files:
     options = ReadOptions()
     found, reason = _found(path, options, DEPTH)
     if not any(found.values()):
-        if has_audio := sum(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path)):
-            raise UserError(f"{path} has {has_audio:,} audio files, but no texts.{WITHOUT_TEXTS}")
+        names = [name.lower() for name in options.walk(path)]
+        audio, texts = ([name for name in names if name.endswith(each)] for each in (AUDIO_ENDINGS, TEXT_ENDINGS))
+        if audio:
+            raise UserError(f"{path} has {counted(len(audio), 'audio file')}, but no texts.{WITHOUT_TEXTS}")
+        if any(not is_about(name) for name in texts):
+            raise UserError(
+                f"{path} has {counted(len(texts), 'text file')}, but no audio ({', '.join(AUDIO_ENDINGS)}): expected "
+                "both in one folder, as a.wav and a.txt; or give the manifest that has the paths of the audio"
+            )
         raise reason or UserError(f"{path} has nothing to read")
     if not found["train"]:
         return {"train": [name for role in ROLES for name in found[role]], "validation": [], "test": []}

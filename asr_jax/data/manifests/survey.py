@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float64, Int
 from asr_jax.audio.io import AudioError, AudioInfo
 from asr_jax.audio.mono import Remarks
 from asr_jax.core.errors import UserError
+from asr_jax.core.names import counted
 from asr_jax.core.paths import digest_of, state_of
 from asr_jax.data.manifests.columns import NameColumn
 from asr_jax.data.manifests.durations import tolerated_s
@@ -30,7 +32,7 @@ SHARE, MOST_HELD_OUT_S = 0.1, 3600.0
 """Share of the audio of a set that is split off, and its most seconds."""
 LONG_TEXT = 20
 """Least characters of texts whose equality, with equal durations, means the same recording."""
-DECODED = 100
+DECODED = 300
 """Number of utterances whose audio is decoded; of the others, the headers are read."""
 TELEPHONE_HZ = 8000
 STRANGE_RATE = 3.0
@@ -96,16 +98,18 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     findings += texts.findings
     without = {usable[place] for place in texts.without_letters}
     kept = [k for k in usable if k not in without or parts[k].labels]
+    broken, of_audio = _about_audio([parts[k] for k in kept])
+    findings += of_audio
+    kept = [k for place, k in enumerate(kept) if place not in broken]
     rates = Counter(info.rate_hz for k in kept if isinstance(info := headers[k], AudioInfo))
-    rate_of = {rate: number / len(kept) for rate, number in rates.most_common()}
+    rate_of = {rate: number / max(len(kept), 1) for rate, number in rates.most_common()}
     findings += _about_rates(rate_of)
     utterances = [_with_duration(parts[k], headers[k]) for k in kept]
     if len(utterances) < 3:
         raise UserError(
-            f"{path} has {len(utterances)} utterances that can be used: expected at least 3, one for each of three sets"
+            f"{path} has {counted(len(utterances), 'utterance')} that can be used: expected at least 3, for three sets"
             + "".join(f"\n  {finding.line}" for finding in findings)
         )
-    findings += _about_audio(utterances)
     limits, of_limits = _about_chars_per_s(utterances)
     speakers, of_speakers = _speakers(utterances, path)
     audio, words = _audio_keys(utterances), _text_keys(utterances, speakers)
@@ -144,9 +148,11 @@ def _with_duration(utterance: Utterance, info: AudioInfo | Rejected) -> Utteranc
 def _about_rejected(rejected: Sequence[Rejected]) -> Iterator[Finding]:
     by_reason = defaultdict[str, list[str]](list)
     for each in rejected:
-        by_reason[each.reason.partition(";")[0].partition(" (")[0]].append(each.location)
+        reason = re.sub(r"^.*and the audio: |^\S*/\S*: ", "", each.reason)
+        by_reason[re.split(r"[;:(]", reason)[0].strip()].append(each.location)
     for reason, locations in by_reason.items():
-        yield Finding("rejected", len(locations), f"cannot be used, because: {reason}", tuple(locations[:3]))
+        message = f"utterances that cannot be used ({reason}); they are left out"
+        yield Finding("rejected", len(locations), message, tuple(locations[:3]))
 
 
 def _about_durations(pairs: Iterable[tuple[Utterance, AudioInfo | Rejected]]) -> Iterator[Finding]:
@@ -172,26 +178,27 @@ def _about_rates(rates: dict[int, float]) -> Iterator[Finding]:
         yield Finding("rates", len(rates), message, which, is_wrong=False)
 
 
-def _about_audio(utterances: Sequence[Utterance]) -> Iterator[Finding]:
-    """Findings on the samples of some utterances, evenly spread."""
-    chosen = [utterances[place] for place in np.unique(np.linspace(0, len(utterances) - 1, DECODED).astype(int))]
+def _about_audio(utterances: Sequence[Utterance]) -> tuple[set[int], list[Finding]]:
+    """Decodes some utterances, evenly spread; returns the places of broken ones, and findings."""
+    places = np.unique(np.linspace(0, len(utterances) - 1, DECODED).astype(int)).tolist() if utterances else []
+    chosen, wrong = [utterances[place] for place in places], set[int]()
     broken, clipped, quiet = list[str](), list[str](), list[str]()
-    for utterance, found in zip(chosen, in_threads(_heard, chosen, "audio"), strict=True):
+    for place, utterance, found in zip(places, chosen, in_threads(_heard, chosen, "audio"), strict=True):
         name = f"{utterance.id} in {utterance.location}"
         if isinstance(found, str):
-            broken.append(f"{name}: {found}")
+            broken.append(f"{name}: {found.partition(';')[0]}")
+            wrong.add(place)
             continue
         level_db, num_clipped = found
         clipped += [name] * (num_clipped > 20)
         quiet += [name] * (level_db < QUIET_DB)
-    of = f" of {len(chosen)} that were decoded"
-    for kind, names, what in (
-        ("broken", broken, f"recordings that cannot be decoded to their end,{of}; training rejects them"),
-        ("clipped", clipped, f"recordings with samples at full scale (clipped),{of}"),
-        ("quiet", quiet, f"recordings that are silent or below {QUIET_DB:g} dB,{of}; is it the right channel?"),
-    ):
-        if names:
-            yield Finding(kind, len(names), what, tuple(names[:3]))
+    of = f", of {len(chosen):,} that were decoded of {len(utterances):,}"
+    kinds = (
+        ("broken", broken, f"broken recordings{of}; they are left out, and training rejects others"),
+        ("clipped", clipped, f"recordings with samples at full scale (clipped){of}"),
+        ("quiet", quiet, f"recordings that are silent or below {QUIET_DB:g} dB{of}; is it the right channel?"),
+    )
+    return wrong, [Finding(kind, len(names), what, tuple(names[:3])) for kind, names, what in kinds if names]
 
 
 def _heard(utterance: Utterance) -> str | tuple[float, int]:
