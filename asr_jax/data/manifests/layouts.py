@@ -9,7 +9,6 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, TABLES, Role, local_input, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS, TEXT_ENDINGS, is_about
-from asr_jax.data.manifests.remote import is_url
 
 ROLES: tuple[Role, ...] = get_args(Role)
 DEPTH = 3
@@ -29,8 +28,6 @@ def find_sets(path: str) -> Files:
         UserError: If there is nothing to read, or audio without texts.
     """
     path = local_input(path)
-    if not is_url(path) and os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK * os.path.isdir(path)):
-        raise UserError(f"{path} cannot be read: no permission; change it with chmod -R u+rX, or copy the folder")
     options = ReadOptions()
     found, reason = _found(path, options, DEPTH)
     if not any(found.values()):

@@ -378,7 +378,7 @@ def hours_by_speaker(utterances: Utterances) -> Float64[np.ndarray, " K"]:
     """Hours of each known speaker, most first."""
     columns, rows = utterances.columns, utterances.rows
     hours = np.bincount(columns.speakers.of_row[rows], np.nan_to_num(columns.duration_s[rows]) / 3600)
-    known = [number for number, name in enumerate(columns.speakers.names) if name and number < len(hours)]
+    known = [number for number, name in enumerate(columns.speakers.names[: len(hours)]) if name and hours[number]]
     return np.sort(hours[known])[::-1]
 
 
