@@ -136,7 +136,7 @@ def _lines(found: Suggestion) -> list[str]:
         f"            max_validation_utterances={found.max_validated},  # time is short" if found.max_validated else "",
         f"            workers={found.workers},  # "
         + counted(machine.cores, "core")
-        + ("; threads read" * machine.is_cpu),
+        + ("; threads read the audio" * machine.is_cpu),
         "        ),",
         f"        optim={found.optim},",
         "        training=Training(",

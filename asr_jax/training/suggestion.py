@@ -23,6 +23,8 @@ CLOSED_WORDS, REPEATED = 60, 20
 """A vocabulary is closed if it has at most as many words, and each occurs as often on average."""
 PIECES_H, MANY_PIECES_H = 100.0, 1000.0
 """Hours of training audio from which labels are 500 and 1,000 SentencePiece pieces."""
+INDENT = " " * 12
+"""Indentation of the settings of the model in the config."""
 OF_MEMORY = 0.8
 """Largest share of a device's memory that a batch may need."""
 BATCH_S: dict[Size, float] = {"tiny": 36.0, "small": 600.0, "medium": 1200.0}
@@ -102,7 +104,15 @@ class Suggestion:
             return "(TimeWarp(), SpecAugment())"
         ramp = f"ramp_updates={max(min(self.num_updates // 8, 500), 1)}"
         masks = f"max_freq_bins={8 if self.survey.is_telephone else 15}, num_time_masks=2, max_time_frames=40"
-        return f"(VocalTract(max_warp=0.2, {ramp}), SpecAugment({masks}, max_time_share=0.25, {ramp}))"
+        # Distorted spectra from the start delay learning, so their probability rises during the first updates.
+        lines = [
+            "(",
+            f"    VocalTract(max_warp=0.2, {ramp}),",
+            f"    SpecAugment({masks},",
+            f"                max_time_share=0.25, {ramp}),",
+            ")",
+        ]
+        return f"\n{INDENT}".join(lines)
 
     @property
     def parameters(self) -> str:
@@ -110,11 +120,12 @@ class Suggestion:
 
     @property
     def encoder(self) -> str:
-        return {
-            "tiny": 'Conformer.tiny(subsampling_channels=32, taps=("layer_1",))',
-            "small": "Conformer.small()",
-            "medium": f"Zipformer.medium(batches_per_update={self.batch_s / 600:g})",
+        name, settings = {
+            "tiny": ("Conformer.tiny", ["subsampling_channels=32", 'taps=("layer_1",)']),
+            "small": ("Conformer.small", []),
+            "medium": ("Zipformer.medium", [f"batches_per_update={self.batch_s / 600:g}"]),
         }[self.size]
+        return f"{name}({', '.join([*settings, *['num_mels=40'] * self.survey.is_telephone])})"
 
     @property
     def heads(self) -> str:
@@ -168,8 +179,8 @@ def suggest(survey: Survey, machine: Machine, *, name: str, command: str, hours:
     short = size == "tiny" and hours is not None and hours < SHORT_H
     seconds = durations([survey.train])
     longest = min(float(seconds.max()), 20.0 if machine.is_cpu else 30.0)
-    if longest > 3 * (usual := float(np.percentile(seconds, 99.5))):
-        longest = 1.5 * usual  # single long recordings would need a batch shape of their own
+    if longest > 3 * (usual := float(np.percentile(seconds, 99))):
+        longest = 2 * usual  # single long recordings would need a batch shape of their own
     return Suggestion(
         name,
         command,

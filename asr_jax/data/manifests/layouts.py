@@ -82,6 +82,8 @@ def _inside(path: str, options: ReadOptions, depth: int) -> Files:
         is_table = entry.name.lower().endswith(endings) and not NOT_DATA.fullmatch(entry.name)
         if entry.name.startswith(".") or not (entry.is_dir() or (is_table and entry.stem not in UNUSED)):
             continue
+        if entry.is_dir() and all(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(str(entry))):
+            continue  # the audio of a table beside it
         found, _ = _found(str(entry), options, depth - 1)
         for role, files in found.items():
             merged[_role_of(entry.name) or role] += files
