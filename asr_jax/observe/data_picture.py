@@ -58,10 +58,10 @@ def draw_survey(survey: Survey, png_path: str | PathLike[str], *, title: str, lo
     frequent = frequent[:NUM_CHARACTERS]
     fourth.bar(np.arange(len(frequent)), [number for _, number in frequent], color=FILL)
     # The fonts of the picture lack letters of many scripts, which are then named by their code points.
-    names = [each if ord(each) < 0x0530 else f"{ord(each):X}" for each, _ in frequent]
-    fourth.set_xticks(np.arange(len(frequent)), names, fontsize=8 if max(map(len, names)) == 1 else 5, parse_math=False)
-    if max(map(len, names)) > 1:
-        fourth.tick_params(axis="x", rotation=90)
+    names = [each if ord(each) < 0x0530 or "–" <= each <= "…" else f"{ord(each):X}" for each, _ in frequent]
+    are_codes = max(map(len, names)) > 1
+    fourth.set_xticks(np.arange(len(frequent)), names, fontsize=6 if are_codes else 9, parse_math=False)
+    fourth.tick_params(axis="x", rotation=90 * are_codes)
     fourth.set_yscale("log")
     _label(fourth, f"the most frequent of {len(survey.texts.characters):,} characters", "times")
     figure.savefig(png_path, format="png")

@@ -54,7 +54,7 @@ class Texts:
     characters: Counter[str]
     """Occurrences of each character."""
     scripts: tuple[str, ...]
-    """Scripts of the corpus as in Unicode's names, such as `LATIN` and `CJK`, most frequent first."""
+    """Scripts of the corpus, such as `LATIN` and `HAN` (with kana), most frequent first."""
     words: Counter[str]
     """Occurrences of each word, in lower case."""
     has_capitals: bool
@@ -70,12 +70,14 @@ class Texts:
 
 @cache
 def script_of(character: str) -> str:
-    """Script of a letter, from its Unicode name. Empty for what is no letter, and for modifier letters."""
+    """Script of a letter, from its Unicode name; `HAN` includes kana. Empty for others and for modifier letters."""
     if unicodedata.category(character) not in ("Lu", "Ll", "Lt", "Lo"):
         return ""
     name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
     script = name.partition(" ")[0]
-    return {"HIRAGANA": "CJK", "KATAKANA": "CJK", "MICRO": "", "FEMININE": "", "MASCULINE": ""}.get(script, script)
+    return {"CJK": "HAN", "HIRAGANA": "HAN", "KATAKANA": "HAN", "MICRO": "", "FEMININE": "", "MASCULINE": ""}.get(
+        script, script
+    )
 
 
 def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
@@ -152,7 +154,7 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         ),
         *about("invisible", those(invisible_characters), "texts with invisible characters; they are removed"),
     ]
-    if once and len(main) and not {"CJK", "HANGUL"} & {*main} and characters.total() > 1000:
+    if once and len(main) and not {"HAN", "HANGUL"} & {*main} and characters.total() > 1000:
         which = tuple(f"{each} ({unicodedata.name(each, 'no name')})" for each in once[:5])
         findings.append(
             Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which)

@@ -82,9 +82,9 @@ class Suggestion:
 
     @property
     def row_multiple(self) -> int:
-        """Divisor of the rows of a batch: 1 if few of the longest utterances fill it."""
+        """Divisor of the rows of a batch: 1 if few of the longest utterances, at their slowest speed, fill it."""
         least = 4 if self.size == "tiny" else 8
-        return math.lcm(least if least * self.limits_s[1] <= self.batch_s else 1, self.machine.devices)
+        return math.lcm(least if 1.25 * least * self.limits_s[1] <= self.batch_s else 1, self.machine.devices)
 
     @property
     def _warmup(self) -> int:

@@ -51,7 +51,7 @@ def test_what_texts_have_in_common():
     assert not german.without_spaces
     assert german.words["ja"] == 9
     mandarin = inspect_texts(MANDARIN, ["u"] * 60)
-    assert mandarin.scripts == ("CJK",)
+    assert mandarin.scripts == ("HAN",)
     assert mandarin.without_spaces
     assert not mandarin.has_punctuation
     capitals = inspect_texts(["IT'S FINE"], ["u"])

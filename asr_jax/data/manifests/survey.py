@@ -30,6 +30,8 @@ from asr_jax.text.inspection import Finding, Texts, inspect_texts
 
 SHARE, MOST_HELD_OUT_S = 0.1, 3600.0
 """Share of the audio of a set that is split off, and its most seconds."""
+DRAWS = 20
+"""Number of random splits of a set, of which the one nearest to its share is used."""
 LONG_TEXT = 20
 """Least characters of texts whose equality, with equal durations, means the same recording."""
 DECODED = 300
@@ -39,6 +41,8 @@ STRANGE_RATE = 3.0
 """Factor from the median of characters per second at which a text may belong to other audio."""
 FOLDERS = 5
 """Least number of folders that are taken for speakers."""
+FEW_SPEAKERS = 5
+"""Number of speakers of a set below which their error rates say little about others."""
 QUIET_DB = -50.0
 """Level relative to full scale below which a recording is quiet."""
 
@@ -322,16 +326,22 @@ def _split(
         found, largest = roles.copy(), 2 * share if said != "by utterance, with copies" else 1.0
         for role in wanted:
             rest = np.flatnonzero(found == "train")
-            chosen = rest[drawn(groups[rest], seconds[rest], share * total / seconds[rest].sum(), rng)]
-            found[chosen] = role
+            of_rest = share * total / seconds[rest].sum()
+            masks = [drawn(groups[rest], seconds[rest], of_rest, rng) for _ in range(DRAWS)]
+            found[rest[min(masks, key=lambda mask: abs(seconds[rest[mask]].sum() - share * total))]] = role
         held: list[float] = [float(seconds[found == role].sum() / total) for role in wanted]
         if all(0 < each <= max(largest, 2 / len(utterances)) for each in held) and (found == "train").any():
             break
     if said != "by speaker" and any(speakers):
         message = "speakers are too few or too unequal to keep them apart; the same voices are in all sets"
         findings.append(Finding("speakers_shared", len(set(filter(None, speakers))), message))
+    for role in wanted:
+        heard = {name for name, of in zip(speakers, found, strict=True) if name and of == role}
+        if heard and len(heard) < FEW_SPEAKERS:
+            message = f"speakers of the {role} set; error rates of so few voices are uncertain"
+            findings.append(Finding("few_speakers", len(heard), message, tuple(sorted(heard)), is_wrong=False))
     what = " and ".join(reversed(wanted))
-    return found, f"{what} split {said}, {share:.1%} of the audio each, seed {seed}", findings
+    return found, f"{what} split {said}, each about {share:.1%} of the audio, seed {seed}", findings
 
 
 def _about_duplicates(
