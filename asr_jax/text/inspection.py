@@ -32,7 +32,7 @@ class Finding:
     number: int
     """Number of utterances or files that it concerns. 0: all."""
     message: str
-    """What was found, and what to do about it, without the number and the examples."""
+    """Description of what was found, and advice after a semicolon, without the number and the examples."""
     examples: tuple[str, ...] = ()
     """Utterances, characters or files that it concerns, the first ones."""
     is_wrong: bool = True
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Texts:
-    """What the texts of a corpus have in common."""
+    """Common properties of the texts of a corpus."""
 
     characters: Counter[str]
     """Occurrences of each character."""

@@ -90,7 +90,7 @@ def _lines(found: Suggestion) -> list[str]:
         why_front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
     why_augment = f"off: {found.epochs:.1f} epochs are too few for it (it helps from about {AUGMENTED_EPOCHS})"
     if found.is_augmented:
-        why_augment = f"strong, since the same {hours:.1f} h are heard {found.epochs:.0f} times"
+        why_augment = f"strong, since the same {hours:.1f} h are used {found.epochs:.0f} times"
     why_labels = {
         "words": f"a closed vocabulary of {counted(len(survey.texts.words), 'word')}; others cannot be recognised",
         "characters": "a label for each character: a script without spaces"

@@ -14,9 +14,9 @@ Size = Literal["tiny", "small", "medium"]
 SMALL_H, MEDIUM_H = 5.0, 100.0
 """Hours of training audio from which a small and a medium model are chosen, on GPUs and TPUs."""
 EPOCHS, MOST_EPOCHS = 100, 1000
-"""Number of times that the audio is heard, if there is time, and with little audio."""
+"""Number of times that the audio is used, if there is time, and with little audio."""
 LEAST_AUDIO_H = 24.0
-"""Least hours of audio that are heard, if there is time, up to MOST_EPOCHS. The quickstart has as many."""
+"""Least hours of audio in all epochs, if there is time, up to MOST_EPOCHS. The quickstart has as many."""
 AUGMENTED_EPOCHS = 20
 """Least number of epochs with augmentation. With fewer, it delays learning more than it helps."""
 CLOSED_WORDS, REPEATED = 60, 20

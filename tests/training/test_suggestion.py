@@ -109,8 +109,8 @@ def test_single_long_recordings_are_rejected(tmp_path):
 def test_the_length_fits_the_time(tmp_path):
     free = fitted(chosen(surveyed()), TRIAL)
     assert free.is_augmented
-    heard_s = free.num_updates * TRIAL.epoch_s / TRIAL.updates_per_epoch
-    assert_within(abs(heard_s / (free.epochs * free.survey.train.hours * 3600) - 1), 1e-6)
+    all_s = free.num_updates * TRIAL.epoch_s / TRIAL.updates_per_epoch
+    assert_within(abs(all_s / (free.epochs * free.survey.train.hours * 3600) - 1), 1e-6)
     for hours in (0.05, 0.2):
         limited = fitted(chosen(surveyed(), hours=hours), TRIAL)
         assert 0.8 * 3600 * hours < limited.planned_s <= 3600 * hours

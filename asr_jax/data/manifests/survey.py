@@ -56,7 +56,7 @@ class Survey:
     sets: dict[str, Utterances]
     """Training, validation and test set without what cannot be used; test may be empty."""
     split: str
-    """How the sets were split. Empty: they are as given."""
+    """Sentence on the split. Empty: the sets are as given."""
     texts: Texts
     rates: dict[int, float]
     """Share of the utterances by sample rate in Hz, most frequent first."""
@@ -78,7 +78,7 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     """Surveys a folder or a manifest: reads it, opens all audio, inspects all texts, and splits sets that are missing.
 
     Args:
-        seed: Seed of the split.
+        seed: Number from 0 that determines which speakers or utterances are in the sets that are split off.
         unpack_to: Folder for audio within tables, which is written to files.
 
     Raises:
@@ -102,9 +102,9 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     findings += texts.findings
     without = {usable[place] for place in texts.without_letters}
     kept = [k for k in usable if k not in without or parts[k].labels]
-    broken, of_audio = _about_audio([parts[k] for k in kept])
+    damaged, of_audio = _about_audio([parts[k] for k in kept])
     findings += of_audio
-    kept = [k for place, k in enumerate(kept) if place not in broken]
+    kept = [k for place, k in enumerate(kept) if place not in damaged]
     rates = Counter(info.rate_hz for k in kept if isinstance(info := headers[k], AudioInfo))
     rate_of = {rate: number / max(len(kept), 1) for rate, number in rates.most_common()}
     findings += _about_rates(rate_of)
@@ -183,14 +183,14 @@ def _about_rates(rates: dict[int, float]) -> Iterator[Finding]:
 
 
 def _about_audio(utterances: Sequence[Utterance]) -> tuple[set[int], list[Finding]]:
-    """Decodes some utterances, evenly spread; returns the places of broken ones, and findings."""
+    """Decodes some utterances, evenly spread; returns the places of damaged ones, and findings."""
     places = np.unique(np.linspace(0, len(utterances) - 1, DECODED).astype(int)).tolist() if utterances else []
     chosen, wrong = [utterances[place] for place in places], set[int]()
-    broken, clipped, quiet = list[str](), list[str](), list[str]()
+    damaged, clipped, quiet = list[str](), list[str](), list[str]()
     for place, utterance, found in zip(places, chosen, in_threads(_heard, chosen, "audio"), strict=True):
         name = f"{utterance.id} in {utterance.location}"
         if isinstance(found, str):
-            broken.append(f"{name}: {found.partition(';')[0]}")
+            damaged.append(f"{name}: {found.partition(';')[0]}")
             wrong.add(place)
             continue
         level_db, num_clipped = found
@@ -198,7 +198,7 @@ def _about_audio(utterances: Sequence[Utterance]) -> tuple[set[int], list[Findin
         quiet += [name] * (level_db < QUIET_DB)
     of = f", of {len(chosen):,} that were decoded of {len(utterances):,}"
     kinds = (
-        ("broken", broken, f"broken recordings{of}; they are left out, and training rejects others"),
+        ("damaged", damaged, f"damaged recordings{of}; they are left out, and training rejects others"),
         ("clipped", clipped, f"recordings with samples at full scale (clipped){of}"),
         ("quiet", quiet, f"recordings that are silent or below {QUIET_DB:g} dB{of}; is it the right channel?"),
     )
@@ -336,10 +336,10 @@ def _split(
         message = "speakers are too few or too unequal to keep them apart; the same voices are in all sets"
         findings.append(Finding("speakers_shared", len(set(filter(None, speakers))), message))
     for role in wanted:
-        heard = {name for name, of in zip(speakers, found, strict=True) if name and of == role}
-        if heard and len(heard) < FEW_SPEAKERS:
+        of_set = {name for name, of in zip(speakers, found, strict=True) if name and of == role}
+        if of_set and len(of_set) < FEW_SPEAKERS:
             message = f"speakers of the {role} set; error rates of so few voices are uncertain"
-            findings.append(Finding("few_speakers", len(heard), message, tuple(sorted(heard)), is_wrong=False))
+            findings.append(Finding("few_speakers", len(of_set), message, tuple(sorted(of_set)), is_wrong=False))
     what = " and ".join(reversed(wanted))
     return found, f"{what} split {said}, each about {share:.1%} of the audio, seed {seed}", findings
 

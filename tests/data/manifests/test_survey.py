@@ -1,4 +1,4 @@
-"""Survey of a corpus: splits by speaker, duplicates, broken files, strange texts and rates."""
+"""Survey of a corpus: splits by speaker, duplicates, damaged files, strange texts and rates."""
 
 import json
 
@@ -108,8 +108,8 @@ def test_what_cannot_be_used_is_named_and_left_out(tmp_path):
     used = {name for each in found.sets.values() for name in each.ids()}
     assert {f"u{k}" for k in range(40)} - used == {"u0", "u1", "u2", "u3", "u4"}
     named = kinds(found)
-    assert {"rejected", "broken", "no_text", "no_letters", "fast", "durations", "rates", "quiet"} <= set(named)
-    assert "1.flac" in named["broken"].line
+    assert {"rejected", "damaged", "no_text", "no_letters", "fast", "durations", "rates", "quiet"} <= set(named)
+    assert "1.flac" in named["damaged"].line
     assert "u5" in named["fast"].line
     assert "u6" in named["durations"].line
     assert "8.flac" in named["quiet"].line
