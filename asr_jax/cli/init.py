@@ -12,14 +12,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+from rich.console import Console
 from tyro.conf import Positional, arg
 
+from asr_jax.cli.command_line import load_config
+from asr_jax.core.devices import description, devices, platform_of
+from asr_jax.core.environment import NUM_CORES
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import check_writable, remove_empty, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath, quoted
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
+from asr_jax.core.text_files import json_text
+from asr_jax.data.manifests.manifest import write_manifest
+from asr_jax.data.manifests.survey import Survey, survey
+from asr_jax.observe.tables import console_for, print_table, say
+from asr_jax.training.config_file import planned, text_of
+from asr_jax.training.suggestion import MEDIUM_H, Machine, Suggestion, fitted, more_split, suggest
+from asr_jax.training.trial import try_out
 
 CONFIG, PICTURE, FINDINGS = "config.py", "data.png", "findings.json"
+NIGHT_H = 8.0
+"""Longest time of training on a CPU in hours without --hours."""
 
 
 @command_options
@@ -36,48 +51,40 @@ class InitOptions:
     seed: NonNegativeInt = 0
     """Seed of the split."""
     skip_trial: bool = False
-    """Compile and time nothing. Time and memory are then not planned, and the number of updates is the recipe's."""
+    """Compile and time nothing. Time and memory are then not planned, and the number of updates is 1,000."""
     force: bool = False
     """Overwrite the files of an earlier call."""
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(InitOptions, arguments, prog="python -m asr_jax.init", about=__doc__)
-    source = Path(options.path)
-    name = (
-        re.sub(r"\W+", "_", source.resolve().stem if source.is_file() else source.resolve().name).strip("_") or "data"
-    )
-    out = Path(options.out or f"asr_jax_init/{name}")
+    source = Path(options.path).resolve()
+    name = re.sub(r"\W+", "_", source.stem if source.is_file() else source.name).strip("_") or "data"
+    out, console = Path(options.out or f"asr_jax_init/{name}"), console_for()
     if (out / CONFIG).exists() and not options.force:
         raise UserError(f"{out / CONFIG} exists: choose another folder with --out, or overwrite it with --force")
-
-    from asr_jax.core.files import check_writable, remove_empty, write_whole
-    from asr_jax.core.text_files import json_text
-    from asr_jax.data.manifests.manifest import write_manifest
-    from asr_jax.data.manifests.survey import survey
-    from asr_jax.observe.data_picture import draw_survey
-    from asr_jax.observe.tables import console_for, say
-    from asr_jax.training.config_file import planned, text_of
-    from asr_jax.training.suggestion import suggest
-
-    made, console = check_writable(out, is_folder=True), console_for()
+    made = check_writable(out, is_folder=True)
     try:
-        found = survey(str(source), seed=options.seed, unpack_to=out)
+        found = survey(options.path, seed=options.seed, unpack_to=out)
     except BaseException:
         remove_empty(made)
         raise
-    report(found)
+    report(found, console)
     for role, utterances in found.sets.items():
         if len(utterances):
             write_manifest(out / f"{role}.jsonl", utterances)
-    machine = this_machine()
+    machine = Machine(platform_of(devices()[0]), len(devices()), NUM_CORES, description())
     say(console, f"machine: {machine.description}")
-    hours = options.hours or (8.0 if machine.is_cpu else None)
+    hours = options.hours or (NIGHT_H if machine.is_cpu else None)
     command = " ".join(["python -m asr_jax.init", quoted(options.path), *(["--hours", f"{hours:g}"] if hours else [])])
     chosen = suggest(found, machine, name=name, command=command, hours=hours)
     write_whole(out / CONFIG, text_of(chosen))
+
+    from asr_jax.observe.data_picture import draw_survey  # imported late, because Matplotlib takes a second
+
     draw_survey(found, out / PICTURE, title=name, longest_s=chosen.limits_s[1])
     if not options.skip_trial:
+        say(console, "trial: compiling the largest batch and timing updates")
         chosen = tried(chosen, out / CONFIG)
         write_whole(out / CONFIG, text_of(chosen))
     time, memory = planned(chosen)
@@ -85,34 +92,18 @@ def main(arguments: Sequence[str]) -> None:
     say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
     for what, sentence in (("time", time), ("memory", memory)):
         say(console, f"planned {what}: {sentence or 'not measured (--skip-trial)'}")
-    for line in hints(found):
-        say(console, f"hint: {line}")
+    if found.train.hours < MEDIUM_H:
+        say(console, hint(found))
     say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
     for line in commands(out, name, found):
         print(f"  {line}")
 
 
-def report(found: Any) -> None:
-    """Prints what was found: formats, sets, audio, texts, and what looks wrong."""
-    import numpy as np
-
-    from asr_jax.observe.tables import console_for, print_table, say
-
-    console = console_for()
+def report(found: Survey, console: Console) -> None:
+    """Prints formats, sets, audio and texts, and what looks wrong."""
     for line in found.formats:
         say(console, line)
-    rows = []
-    for role, utterances in found.sets.items():
-        if not len(utterances):
-            continue
-        seconds = utterances.columns.duration_s[utterances.rows]
-        names = {utterances.columns.speakers[row] for row in utterances.rows.tolist()} - {""}
-        least, median, most = np.percentile(seconds, (0, 50, 100))
-        rows.append(
-            {"set": role, "utterances": len(utterances), "hours": utterances.hours, "speakers": len(names) or None}
-            | {"shortest s": float(least), "median s": float(median), "longest s": float(most)}
-        )
-    print_table(rows, console=console)
+    print_table([row_of(role, found) for role, each in found.sets.items() if len(each)], console=console)
     texts = found.texts
     kinds = ["capital and small letters"] * texts.has_capitals + ["punctuation"] * texts.has_punctuation
     say(
@@ -128,7 +119,16 @@ def report(found: Any) -> None:
         say(console, f"{'!' if finding.is_wrong else '-'} {finding.line}", style=style)
 
 
-def to_json(found: Any) -> dict[str, Any]:
+def row_of(role: str, found: Survey) -> dict[str, Any]:
+    """Row of a set in the table of the report."""
+    utterances = found.sets[role]
+    least, median, most = np.percentile(utterances.columns.duration_s[utterances.rows], (0, 50, 100)).tolist()
+    speakers = {utterances.columns.speakers[row] for row in utterances.rows.tolist()} - {""}
+    figures = {"utterances": len(utterances), "hours": utterances.hours, "speakers": len(speakers) or None}
+    return {"set": role} | figures | {"shortest s": least, "median s": median, "longest s": most}
+
+
+def to_json(found: Survey) -> dict[str, Any]:
     """Findings for programs."""
     return {
         "formats": found.formats,
@@ -141,24 +141,8 @@ def to_json(found: Any) -> dict[str, Any]:
     }
 
 
-def this_machine() -> Any:
-    from asr_jax.core.devices import description, devices, platform_of
-    from asr_jax.core.environment import NUM_CORES
-    from asr_jax.training.suggestion import Machine
-
-    return Machine(platform_of(devices()[0]), len(devices()), NUM_CORES, description())
-
-
-def tried(chosen: Any, config: Path) -> Any:
+def tried(chosen: Suggestion, config: Path) -> Suggestion:
     """Measures the suggested config, and returns it with the length and the parts of a batch that fit."""
-    from asr_jax.cli.command_line import load_config
-    from asr_jax.core.files import write_whole
-    from asr_jax.observe.tables import console_for, say
-    from asr_jax.training.config_file import text_of
-    from asr_jax.training.suggestion import fitted, more_split
-    from asr_jax.training.trial import try_out
-
-    say(console_for(), "trial: compiling the largest batch and timing updates")
     trial = try_out(load_config(config))
     if (split := more_split(chosen, trial)) != chosen.split:
         chosen = replace(chosen, split=split)
@@ -167,34 +151,26 @@ def tried(chosen: Any, config: Path) -> Any:
     return fitted(chosen, trial)
 
 
-def hints(found: Any) -> list[str]:
-    """Advice that depends on the amount of audio and the language."""
-    from asr_jax.training.suggestion import MEDIUM_H
-
-    if found.train.hours >= MEDIUM_H:
-        return []
-    options = "--data.train … --data.validation … --run-dir runs/tuned"
-    if found.texts.scripts == ("LATIN",) and all(each.isascii() for each in found.texts.characters):
-        return [
-            f"with {found.train.hours:.2g} h, a published model is better on a GPU; for English: hf download "
-            "nvidia/parakeet-ctc-0.6b --local-dir parakeet; python -m asr_jax.train --config "
-            f"configs/fastconformer_finetune.py --init-from parakeet {options}"
-        ]
-    return [
-        f"with {found.train.hours:.2g} h, a published model is better on a GPU; for any language: hf download "
-        "facebook/w2v-bert-2.0 --local-dir w2v-bert-2.0; python -m asr_jax.train --config configs/w2v_bert_finetune.py "
-        f"--init-from w2v-bert-2.0 {options}"
-    ]
+def hint(found: Survey) -> str:
+    """Advice for little audio: a published model in the language, and the command that fine-tunes it."""
+    is_english = found.texts.scripts == ("LATIN",) and all(each.isascii() for each in found.texts.characters)
+    of, repository, config = ("any language", "facebook/w2v-bert-2.0", "w2v_bert_finetune")
+    if is_english:
+        of, repository, config = ("English", "nvidia/parakeet-ctc-0.6b", "fastconformer_finetune")
+    folder = repository.partition("/")[2]
+    return (
+        f"hint: with {found.train.hours:.2g} h, a published model is better on a GPU; for {of}: hf download "
+        f"{repository} --local-dir {folder}; python -m asr_jax.train --config configs/{config}.py --init-from {folder} "
+        "--data.train … --data.validation … --run-dir runs/tuned"
+    )
 
 
-def commands(out: Path, name: str, found: Any) -> list[str]:
+def commands(out: Path, name: str, found: Survey) -> list[str]:
     """The commands that train, evaluate and transcribe."""
     held = "test" if len(found.sets["test"]) else "validation"
-    example = found.sets[held][0].location
-    what = example if Path(example).is_file() else out / f"{held}.jsonl"
-    run = quoted(f"runs/{name}")
+    example, run = found.sets[held][0].location, quoted(f"runs/{name}")
     return [
         f"python -m asr_jax.train --config {quoted(out / CONFIG)} --run-dir {run}",
         f"python -m asr_jax.evaluate {run} --data {quoted(out / f'{held}.jsonl')}",
-        f"python -m asr_jax.transcribe {run} {quoted(what)}",
+        f"python -m asr_jax.transcribe {run} {quoted(example if Path(example).is_file() else out / f'{held}.jsonl')}",
     ]

@@ -9,7 +9,6 @@ import numpy as np
 from asr_jax.config import Experiment
 from asr_jax.core.allocator import available_bytes
 from asr_jax.core.meshes import global_batch
-from asr_jax.core.pytrees import num_elements
 from asr_jax.data.batching.buckets import largest_first
 from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
@@ -37,7 +36,6 @@ class Trial:
     """Memory of a device during the largest batch by XLA's analysis, with the training state."""
     limit_bytes: int
     """Memory of a device; of a CPU, the available memory of this machine. 0: not known."""
-    parameters: int
     num_shapes: int
     updates_per_epoch: float
     padded_s: float
@@ -46,8 +44,6 @@ class Trial:
     """Seconds of audio of an epoch, at all speeds, without padding."""
     validation_s: float
     """Seconds of audio of the validation set."""
-    num_rejected: int
-    """Number of training utterances that limits reject."""
 
     @property
     def update_s(self) -> float:
@@ -102,11 +98,9 @@ def try_out(experiment: Experiment) -> Trial:
         compile_s=compile_s,
         memory_bytes=int(steps.memory["maximum_bytes"] or 0),
         limit_bytes=steps.memory["limit_bytes"] or available_bytes(),
-        parameters=num_elements(shapes.state.params),
         num_shapes=len(setup.shapes),
         updates_per_epoch=setup.updates_per_epoch,
         padded_s=padded_s * experiment.training.accumulate,
         epoch_s=plan.length_per_epoch / scale.per_s,
         validation_s=setup.data.validation.index.hours * 3600,
-        num_rejected=len(setup.data.sets.train) - len(setup.data.train.index),
     )

@@ -1,39 +1,31 @@
 """Survey of a corpus: its sets, audio and texts, what looks wrong, duplicates, and splits that it lacks."""
 
-import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Float64
 
 from asr_jax.audio.io import AudioError, AudioInfo
 from asr_jax.audio.mono import Remarks
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.core.paths import digest_of, state_of
 from asr_jax.data.manifests.columns import NameColumn
 from asr_jax.data.manifests.durations import tolerated_s
+from asr_jax.data.manifests.held_out import about_duplicates, audio_keys, text_keys, with_held_out
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.layouts import ROLES, find_sets
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.reading import Utterances, read_once
-from asr_jax.data.manifests.splits import drawn
 from asr_jax.data.manifests.utterances import Rejected, Utterance
 from asr_jax.text.inspection import Finding, Texts, inspect_texts
 
-SHARE, MOST_HELD_OUT_S = 0.1, 3600.0
-"""Share of the audio of a set that is split off, and its most seconds."""
-DRAWS = 20
-"""Number of random splits of a set, of which the one nearest to its share is used."""
-LONG_TEXT = 20
-"""Least characters of texts whose equality, with equal durations, means the same recording."""
 DECODED = 300
 """Number of utterances whose audio is decoded; of the others, the headers are read."""
 TELEPHONE_HZ = 8000
@@ -41,8 +33,6 @@ STRANGE_RATE = 3.0
 """Factor from the median of characters per second at which a text may belong to other audio."""
 FOLDERS = 5
 """Least number of folders that are taken for speakers."""
-FEW_SPEAKERS = 5
-"""Number of speakers of a set below which their error rates say little about others."""
 QUIET_DB = -50.0
 """Level relative to full scale below which a recording is quiet."""
 
@@ -116,10 +106,10 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
         )
     limits, of_limits = _about_chars_per_s(utterances)
     speakers, of_speakers = _speakers(utterances, path)
-    audio, words = _audio_keys(utterances), _text_keys(utterances, speakers)
+    audio, words = audio_keys(utterances), text_keys(utterances, speakers)
     roles = np.array([role_of[k] for k in kept], object)
-    roles, split, of_split = _split(roles, utterances, speakers, (audio, words), seed=seed)
-    duplicates, is_copy = _about_duplicates(roles, utterances, speakers, audio, words)
+    roles, split, of_split = with_held_out(roles, utterances, speakers, (audio, words), seed=seed)
+    duplicates, is_copy = about_duplicates(roles, utterances, speakers, audio, words)
     columns = Utterances.of(utterances)
     if not any(each.speaker for each in utterances) and any(speakers):
         columns = replace(columns, columns=replace(columns.columns, speakers=NameColumn.of(speakers)))
@@ -187,7 +177,7 @@ def _about_audio(utterances: Sequence[Utterance]) -> tuple[set[int], list[Findin
     places = np.unique(np.linspace(0, len(utterances) - 1, DECODED).astype(int)).tolist() if utterances else []
     chosen, wrong = [utterances[place] for place in places], set[int]()
     damaged, clipped, quiet = list[str](), list[str](), list[str]()
-    for place, utterance, found in zip(places, chosen, in_threads(_heard, chosen, "audio"), strict=True):
+    for place, utterance, found in zip(places, chosen, in_threads(_decoded, chosen, "audio"), strict=True):
         name = f"{utterance.id} in {utterance.location}"
         if isinstance(found, str):
             damaged.append(f"{name}: {found.partition(';')[0]}")
@@ -205,7 +195,7 @@ def _about_audio(utterances: Sequence[Utterance]) -> tuple[set[int], list[Findin
     return wrong, [Finding(kind, len(names), what, tuple(names[:3])) for kind, names, what in kinds if names]
 
 
-def _heard(utterance: Utterance) -> str | tuple[float, int]:
+def _decoded(utterance: Utterance) -> str | tuple[float, int]:
     """Level in dB of full scale and number of clipped samples, or the reason why the audio cannot be read."""
     place = Location.parse(utterance.location)
     if place.shape is not None:
@@ -256,134 +246,6 @@ def _speakers(utterances: Sequence[Utterance], path: str) -> tuple[list[str], li
     return folders, [Finding("folders", number, message, is_wrong=False)]
 
 
-def _audio_keys(utterances: Sequence[Utterance]) -> list[Hashable]:
-    """Equal keys for equal audio: bytes of files of equal size are compared, and parts of files."""
-    places = [Location.parse(each.location) for each in utterances]
-    parts = [(place.first_byte, place.num_bytes, place.start_s, place.length_s, place.channel) for place in places]
-    sizes = [place.num_bytes or state_of(place.path)[0] for place in places]
-    alike = Counter(zip(sizes, (part[2:] for part in parts), strict=True))
-
-    def key(number: int) -> Hashable:
-        place, part = places[number], parts[number]
-        if alike[sizes[number], part[2:]] == 1:
-            return number
-        return digest_of(place.path, place.first_byte, place.num_bytes) or place.path, part[2:]
-
-    return in_threads(key, range(len(places)), "files of equal size")
-
-
-def _text_keys(utterances: Sequence[Utterance], speakers: Sequence[str]) -> list[Hashable]:
-    """Equal keys for long texts of equal durations by one speaker."""
-    return [
-        (each.text, speakers[number], round(each.duration_s * 1000)) if len(each.text) >= LONG_TEXT else number
-        for number, each in enumerate(utterances)
-    ]
-
-
-def _joined(keys: Sequence[Sequence[Hashable]]) -> Int[np.ndarray, " R"]:
-    """Group of each utterance: equal for utterances that share a key, directly or by way of others."""
-    parent = list(range(len(keys[0])))
-
-    def root(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = place = parent[parent[place]]
-        return place
-
-    for column in keys:
-        first: dict[Hashable, int] = {}
-        for place, key in enumerate(column):
-            parent[root(place)] = root(first.setdefault(key, place))
-    return np.array([root(place) for place in range(len(parent))])
-
-
-def _split(
-    roles: np.ndarray,
-    utterances: Sequence[Utterance],
-    speakers: Sequence[str],
-    copies: tuple[Sequence[Hashable], Sequence[Hashable]],
-    *,
-    seed: int,
-) -> tuple[np.ndarray, str, list[Finding]]:
-    """Sets of the utterances, how they were made, and what is to be known about it.
-
-    A validation set, and a test set if both are missing, are split from the training set.
-    """
-    wanted = [role for role in ("test", "validation") if not (roles == role).any()]
-    if wanted == ["test"]:
-        message = "there is no test set; validation also chooses the checkpoint, so its error rates are a little low"
-        return roles, "", [Finding("no_test", 0, message, is_wrong=False)]
-    if not wanted:
-        return roles, "", []
-    seconds = np.array([each.duration_s for each in utterances])
-    total = float(seconds[roles == "train"].sum())
-    share = min(SHARE, MOST_HELD_OUT_S / max(total, 1.0))
-    rng, said, findings = np.random.default_rng(seed), "by speaker", list[Finding]()
-    names: list[Hashable] = [name or place for place, name in enumerate(speakers)]
-    tries = [(said, _joined([names, *copies]))] if len(set(filter(None, speakers))) > 2 else []
-    tries.append(("by utterance", _joined(copies)))
-    tries.append(("by utterance, with copies", np.arange(len(utterances))))
-    for said, groups in tries:
-        found, largest = roles.copy(), 2 * share if said != "by utterance, with copies" else 1.0
-        for role in wanted:
-            rest = np.flatnonzero(found == "train")
-            of_rest = share * total / seconds[rest].sum()
-            masks = [drawn(groups[rest], seconds[rest], of_rest, rng) for _ in range(DRAWS)]
-            found[rest[min(masks, key=lambda mask: abs(seconds[rest[mask]].sum() - share * total))]] = role
-        held: list[float] = [float(seconds[found == role].sum() / total) for role in wanted]
-        if all(0 < each <= max(largest, 2 / len(utterances)) for each in held) and (found == "train").any():
-            break
-    if said != "by speaker" and any(speakers):
-        message = "speakers are too few or too unequal to keep them apart; the same voices are in all sets"
-        findings.append(Finding("speakers_shared", len(set(filter(None, speakers))), message))
-    for role in wanted:
-        of_set = {name for name, of in zip(speakers, found, strict=True) if name and of == role}
-        if of_set and len(of_set) < FEW_SPEAKERS:
-            message = f"speakers of the {role} set; error rates of so few voices are uncertain"
-            findings.append(Finding("few_speakers", len(of_set), message, tuple(sorted(of_set)), is_wrong=False))
-    what = " and ".join(reversed(wanted))
-    return found, f"{what} split {said}, each about {share:.1%} of the audio, seed {seed}", findings
-
-
-def _about_duplicates(
-    roles: np.ndarray,
-    utterances: Sequence[Utterance],
-    speakers: Sequence[str],
-    audio: Sequence[Hashable],
-    words: Sequence[Hashable],
-) -> tuple[list[Finding], Bool[np.ndarray, " R"]]:
-    """Findings on equal recordings, speakers and texts; and the training utterances that are also in another set."""
-    findings, is_copy = list[Finding](), np.zeros(len(utterances), bool)
-    kinds = (("audio", audio, "the same audio"), ("text", words, "the same long text and duration"))
-    for kind, keys, what in kinds:
-        groups = defaultdict[Hashable, list[int]](list)
-        for place, key in enumerate(keys):
-            groups[key].append(place)
-        several = [places for places in groups.values() if len(places) > 1]
-        across = [places for places in several if len({roles[place] for place in places}) > 1]
-        within = [places for places in several if len({roles[place] for place in places}) == 1]
-        is_copy[[place for places in across for place in places if roles[place] == "train"]] = True
-        for found, where, advice in (
-            (across, "in several sets", "; training leaves out its copies"),
-            (within, "within a set", ""),
-        ):
-            examples = tuple(" = ".join(f"{utterances[k].id} ({roles[k]})" for k in places[:3]) for places in found[:3])
-            message = f"recordings with {what} {where}{advice}"
-            findings += [Finding(f"same_{kind}", len(found), message, examples)] if found else []
-    for other in ("validation", "test"):
-        held, train = (np.flatnonzero(roles == role).tolist() for role in (other, "train"))
-        shared = sorted({speakers[k] for k in held} & {speakers[k] for k in train} - {""})
-        known = {utterances[k].text for k in train}
-        same = [utterances[k] for k in held if len(utterances[k].text) >= LONG_TEXT and utterances[k].text in known]
-        if shared:
-            message = f"speakers of the {other} set that are also in training; error rates of new voices are higher"
-            findings.append(Finding("speakers_shared", len(shared), message, tuple(shared[:3])))
-        if same:
-            message = f"{other} texts that are also in training; error rates of new texts are higher"
-            examples = tuple(f"{each.id} {each.text[:40]!r}" for each in same[:3])
-            findings.append(Finding("texts_shared", len(same), message, examples, is_wrong=False))
-    return findings, is_copy & (roles == "train")
-
-
 def hours_by_speaker(utterances: Utterances) -> Float64[np.ndarray, " K"]:
     """Hours of each known speaker, most first."""
     columns, rows = utterances.columns, utterances.rows
@@ -395,8 +257,3 @@ def hours_by_speaker(utterances: Utterances) -> Float64[np.ndarray, " K"]:
 def durations(sets: Iterable[Utterances]) -> Float64[np.ndarray, " R"]:
     """Durations in seconds of the utterances of some sets."""
     return np.concatenate([each.columns.duration_s[each.rows] for each in sets])
-
-
-def texts_of(survey: Survey) -> list[str]:
-    """Texts of all sets."""
-    return list(itertools.chain.from_iterable(each.texts() for each in survey.sets.values()))
