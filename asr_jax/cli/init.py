@@ -142,13 +142,16 @@ def to_json(found: Survey) -> dict[str, Any]:
 
 
 def tried(chosen: Suggestion, config: Path) -> Suggestion:
-    """Measures the suggested config, and returns it with the length and the parts of a batch that fit."""
+    """Measures the suggested config, and returns it with the length and the parts of a batch that fit.
+
+    It is measured once more if other parts or another augmentation follow, because the programs then differ.
+    """
     trial = try_out(load_config(config))
-    if (split := more_split(chosen, trial)) != chosen.split:
-        chosen = replace(chosen, split=split)
-        write_whole(config, text_of(chosen))
-        trial = try_out(load_config(config))
-    return fitted(chosen, trial)
+    found = fitted(replace(chosen, split=more_split(chosen, trial)), trial)
+    if (found.split, found.is_augmented) != (chosen.split, chosen.is_augmented):
+        write_whole(config, text_of(found))
+        found = fitted(found, try_out(load_config(config)))
+    return found
 
 
 def hint(found: Survey) -> str:

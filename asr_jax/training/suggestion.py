@@ -70,6 +70,7 @@ class Suggestion:
     max_validated: int = 0
     split: int = 1
     epochs: float = EPOCHS
+    """Number of times that the audio is used. Before the trial, a guess."""
     trial: Trial | None = None
 
     @property
@@ -193,6 +194,7 @@ def suggest(survey: Survey, machine: Machine, *, name: str, command: str, hours:
         limits_s=(0.1, math.ceil(10 * longest) / 10),
         hours=hours,
         num_validations=2 if hours is not None and hours < SHORT_H else 5,
+        epochs=0.0 if short else EPOCHS,
     )
 
 
