@@ -88,9 +88,10 @@ def _lines(found: Suggestion) -> list[str]:
     why_front_end = "80 mels; each utterance is normalised"
     if survey.is_telephone:
         why_front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
-    why_augment = f"off: {found.epochs:.1f} epochs are too few for it (it helps from about {AUGMENTED_EPOCHS})"
+    epochs = f"{found.epochs:.1f} epochs" if found.trial else "few epochs in a short time"
+    why_augment = f"off: {epochs} are too few for it (it helps from about {AUGMENTED_EPOCHS})"
     if found.is_augmented:
-        why_augment = f"strong, since the same {hours:.1f} h are used {found.epochs:.0f} times"
+        why_augment = f"strong, since the same {hours:.2g} h are used in {found.epochs:.0f} epochs"
     why_labels = {
         "words": f"a closed vocabulary of {counted(len(survey.texts.words), 'word')}; others cannot be recognised",
         "characters": "a label for each character: a script without spaces"
@@ -140,8 +141,10 @@ def _lines(found: Suggestion) -> list[str]:
         "        ),",
         f"        optim={found.optim},",
         "        training=Training(",
-        f"            num_updates={found.num_updates},  # {counted(round(found.epochs, 1), 'epoch')}"
-        + (f", in about {_clock(found.planned_s)}" if found.trial else ""),
+        f"            num_updates={found.num_updates},"
+        + (
+            f"  # {counted(round(found.epochs, 1), 'epoch')}, in about {_clock(found.planned_s)}" if found.trial else ""
+        ),
         f"            split={found.split},  # parts of a batch, so that it fits the memory" if found.split > 1 else "",
         f'            precision="{"f32" if machine.is_cpu else "bf16"}",',
         f"            ema=EMA({found.ema:g}),  # the averaged parameters are validated and used",

@@ -203,7 +203,7 @@ def fitted(suggestion: Suggestion, trial: Trial) -> Suggestion:
     hours = suggestion.survey.train.hours
     audio_s = min(max(EPOCHS * hours, LEAST_AUDIO_H), MOST_EPOCHS * hours) * 3600
     wanted = max(round(audio_s / (trial.epoch_s / trial.updates_per_epoch)), 10)
-    found = replace(suggestion, trial=trial, num_updates=wanted)
+    found = replace(suggestion, trial=trial, num_updates=wanted, max_validated=0)
     if suggestion.hours is not None and found.planned_s > suggestion.hours * 3600:
         budget_s = suggestion.hours * 3600
         # A tenth of the time at most is for validation.
