@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -44,6 +45,8 @@ class RunView(Vertical):
         self.state = State(name=name)
         self.reader = Thread()
         """Thread of the last look at the events."""
+        self.number = ""
+        """Number of the run among several runs, such as `1 of 3`."""
         self._chosen = 0
         """Number of the first chart that a small terminal shows."""
         self._panel = "samples"
@@ -83,7 +86,8 @@ class RunView(Vertical):
     def _read(self) -> None:
         if self.tail.read():
             self.state = state_of(self.tail.events, name=self._label)
-            self.call_later(self.redraw)
+            with suppress(RuntimeError):  # the dashboard was closed meanwhile
+                self.app.call_from_thread(self.redraw)
 
     def redraw(self) -> None:
         """Shows the present state."""
@@ -97,7 +101,7 @@ class RunView(Vertical):
 
     def tick(self) -> None:
         """Shows for how long there was no event."""
-        self._head.update(panels.head(self.state, problem=self.tail.problem, now_ms=self._now_ms()))
+        self._head.update(panels.head(self.state, number=self.number, problem=self.tail.problem, now_ms=self._now_ms()))
 
     def next_chart(self) -> None:
         """Shows the next chart first."""
@@ -159,7 +163,7 @@ class Dashboard(App[None]):
     ]
     CSS = """
     .runs { height: 1fr; }
-    .run { width: 1fr; height: 1fr; min-width: 39; }
+    .run { height: 1fr; min-width: 39; }
     .several .run { border-left: wide $panel; }
     .several .run.current { border-left: wide $accent; }
     .head { height: 2; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -222,9 +226,13 @@ class Dashboard(App[None]):
         runs = self.query_one(".runs")
         runs.set_class(not self._is_one, "several")
         runs.set_class(self._is_one, "single")
+        num = len(self.views)
         for number, view in enumerate(self.views):
             view.set_class(number == self._current, "current")
             view.display = not self._is_one or number == self._current
+            view.styles.width = "100%" if self._is_one else f"{100 / num}%"
+            view.number = f"{number + 1} of {num}" if num > 1 else ""
+            view.tick()
         self._show_panel()
         self.refresh_bindings()
 
