@@ -72,4 +72,4 @@ def test_the_printed_commands_train_evaluate_and_transcribe(recordings, capsys):
     printed = capsys.readouterr().out
     assert "12 updates" in printed
     assert "wer" in printed
-    assert "1 recording: 1 transcribed" in printed
+    assert ".flac\t" in printed
