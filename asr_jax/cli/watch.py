@@ -61,4 +61,5 @@ def _events(run: Path) -> Path:
         return beside
     if run.is_dir():
         return run / EVENTS
-    raise UserError(f"{run} does not exist: expected the folder of a run, or the output of asr_jax.extract_features")
+    what = "has no events" if run.exists() else "does not exist"
+    raise UserError(f"{run} {what}: expected the folder of a run, or the output of asr_jax.extract_features")
