@@ -211,7 +211,7 @@ class Dashboard(App[None]):
 
     def on_mount(self) -> None:
         self._show_runs()
-        self._poll()
+        self.call_after_refresh(self._poll)  # texts that are set before the first layout may not be drawn
         self.set_interval(POLL_S, self._poll)
 
     def _poll(self) -> None:

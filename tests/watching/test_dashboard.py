@@ -33,6 +33,7 @@ def dashboard(folder, *runs, silent_s=5):
 
 async def read(pilot):
     """Waits until all events are shown."""
+    await pilot.pause()
     for view in pilot.app.views:
         await asyncio.to_thread(view.reader.join)
     await pilot.pause()
