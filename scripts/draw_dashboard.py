@@ -16,7 +16,8 @@ SIZE = (120, 42)
 async def picture(path: Path, now_ms: float) -> str:
     app = Dashboard([path], [path.parent.name], now_ms=lambda: now_ms)
     async with app.run_test(size=SIZE) as pilot:
-        await app.workers.wait_for_complete()
+        await pilot.pause()
+        await asyncio.to_thread(app.views[0].reader.join)
         await pilot.pause()
         return app.export_screenshot(title="python -m asr_jax.watch")
 

@@ -1,11 +1,12 @@
 """Audio files on the host: reads files or parts of them as mono int16 samples, reads headers, and writes FLAC."""
 
 import io
+import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "NamedAudio",
     "PathLike",
     "Remarks",
+    "header",
     "probe",
     "read_audio",
     "stream_audio",
@@ -156,17 +158,27 @@ def probe(file: PathLike | NamedAudio) -> AudioInfo:
     Raises:
         AudioError: If the file is missing or is not audio.
     """
+    found = header(file)
+    if not math.isnan(found.duration_s):
+        return found
+    num_samples = sum(len(block.samples) for block in blocks_of(file, AudioPart(), Remarks()))
+    return replace(found, duration_s=num_samples / found.rate_hz)
+
+
+def header(file: PathLike | NamedAudio) -> AudioInfo:
+    """Reads duration, sample rate and number of channels without decoding. The duration is NaN if it is not known.
+
+    Raises:
+        AudioError: If the file is missing or is not audio.
+    """
     try:
         with opened(file) as sound:
             promised = promised_samples(sound, name_of(file), lambda: again(file))
-            num_samples = sum(map(len, _decoded(sound, WHOLE_S))) if promised is None else promised
-            return AudioInfo(num_samples / sound.samplerate, sound.samplerate, sound.channels)
-    except Joined:
-        blocks = list(blocks_with_pyav(file, name_of(file)))
-        rate_hz, (_, channels) = blocks[0].rate_hz, blocks[0].samples.shape
-        return AudioInfo(sum(len(block.samples) for block in blocks) / rate_hz, rate_hz, channels)
-    except NeedsFFmpeg:
-        return AudioInfo(*probe_with_pyav(file, name_of(file)))
+            duration_s = math.nan if promised is None else promised / sound.samplerate
+            return AudioInfo(duration_s, sound.samplerate, sound.channels)
+    except NeedsFFmpeg as error:
+        found = AudioInfo(*probe_with_pyav(file, name_of(file)))
+        return replace(found, duration_s=math.nan) if isinstance(error, Joined) else found
 
 
 def write_flac(path: PathLike, samples: Int16[np.ndarray, " S"], rate_hz: int) -> None:

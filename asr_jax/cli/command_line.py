@@ -279,10 +279,12 @@ def _experiment_of(folder: Path) -> Experiment | None:
     return load_experiment(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
 
 
-def _of_package(file: Path) -> Path:
-    """Returns the package's config if `file` is `configs/NAME.py` and does not exist, and otherwise `file`."""
-    if file.is_file() or file.parent != Path("configs"):
-        return file
+def config_of_package(file: Path) -> Path:
+    """Returns the package's config, in a wheel or a checkout.
+
+    Args:
+        file: `configs/NAME.py`. It is returned as it is if the package has no such config.
+    """
     package = Path(__file__).parents[1]
     of_wheel, of_checkout = (folder / file for folder in (package, package.parent))
     return next((each for each in (of_wheel, of_checkout) if each.is_file()), file)
@@ -301,7 +303,9 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
         UserError: If the file is missing, fails, does not return an Experiment, or defines a class of the settings
             itself.
     """
-    file = _of_package(Path(at_home(str(path))))
+    file = Path(at_home(str(path)))
+    if not file.is_file() and file.parent == Path("configs"):
+        file = config_of_package(file)
     if not file.is_file():
         others = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UserError(f"config {path} does not exist{nearest(str(path), others)}")

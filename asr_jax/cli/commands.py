@@ -11,6 +11,7 @@ from asr_jax.core.errors import nearest
 from asr_jax.core.text_files import use_utf8
 
 COMMANDS = {
+    "init": "Looks at recordings and at this machine, and writes a config that fits both",
     "train": "Trains a model, or continues a run",
     "plan": "Plans the training data without training: batches, padding, rejected utterances, removed characters",
     "evaluate": "Computes error rates of runs on manifests",

@@ -27,7 +27,7 @@ class ConvertOptions(JobOptions):
     paths: Annotated[Positional[tuple[UserPath, ...]], arg(metavar="IN … OUT")]
     """Files, folders or patterns of any supported format; then OUT.jsonl, or OUT.tsv for fairseq's lists (with OUT.ltr,
     OUT.wrd and, if it does not exist, dict.ltr.txt)."""
-    role: Literal["train", "validation"] = "train"
+    role: Literal["train", "validation", "test"] = "train"
     """Set to convert if an input is a folder with both sets."""
     check: bool = False
     """Open the audio of all utterances and name each that cannot be read or has another duration."""

@@ -13,13 +13,14 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from asr_jax.cli.command_line import load_config
+from asr_jax.cli.command_line import config_of_package, load_config
 from asr_jax.core.errors import UserError
+from asr_jax.core.files import write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath, quoted
 from asr_jax.core.settings import command_options
+from asr_jax.core.text_files import read_text
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 HEADINGS = "Paper|Source|Model|Data|Command|Expected|Time|Recipe|Variants|Next|Memory|Options|Sizes|Export"
 
 
@@ -59,10 +60,10 @@ def main(arguments: Sequence[str]) -> None:
     known = {system.name: system for system in SYSTEMS}
     system = known[options.of] if options.of else detected(SYSTEMS, read.texts)
     found: Migration = migrate(
-        system, read, load=lambda name: load_config(CONFIGS / f"{name}.py"), ignore_unknown=options.ignore_unknown
+        system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown
     )
     if found.recipe:
-        found.differs.extend(_differences(CONFIGS / f"{found.recipe}.py"))
+        found.differs.extend(_differences(_recipe(found.recipe)))
     print("\n".join(report(found)))
     if found.command:
         print(f"\nthis does not train: {found.command}")
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
         print("\n--out CONFIG.py writes the config")
         return
     sources = [*options.sources, *([shlex.join(command)] if command else [])]
-    options.out.write_text(config_text(found, " ".join(sources)), encoding="utf-8")
+    write_whole(options.out, config_text(found, " ".join(sources)))
     if load_config(options.out) != found.experiment:
         raise AssertionError(f"{options.out} has other settings than the migration: this is a mistake of the program")
     flags = [line.result.removeprefix("train ") for line in found.lines if line.result.startswith("train --")]
@@ -79,9 +80,13 @@ def main(arguments: Sequence[str]) -> None:
     print(f"\nwritten: {options.out}; next: {next_command}")
 
 
+def _recipe(name: str) -> Path:
+    return config_of_package(Path("configs") / f"{name}.py")
+
+
 def _differences(recipe: Path) -> list[str]:
     """Returns what a config of this package says about its differences from the published recipe."""
-    text = recipe.read_text(encoding="utf-8").split('"""')[1]
+    text = read_text(recipe).split('"""')[1]
     found = re.search(rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)", text)
     if not found:
         return []

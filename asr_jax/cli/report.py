@@ -43,7 +43,7 @@ class ReportOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(ReportOptions, arguments, prog="python -m asr_jax.report", about=__doc__)
+    options = parse(ReportOptions, arguments, prog="python -m asr_jax.report", about=__doc__, uses_devices=False)
     check_normaliser(options.normaliser)
     check_no_input("--out", options.out, [*options.inputs, *options.data])
     check_writable(options.out)

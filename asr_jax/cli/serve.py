@@ -7,6 +7,7 @@ recognises audio while it arrives. A page at / records, and shows words with the
 SIGTERM and Ctrl-C end the server: open requests are answered, and new ones get status 503. docs/serving.md has more.
 """
 
+import errno
 import importlib.util
 import ipaddress
 import sys
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str]) -> None:
     try:
         serve(service, host=options.host, port=options.port)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"port {options.port} is in use: choose another --port") from None
         raise UserError(f"cannot listen at {options.host}, port {options.port}: {error.strerror}") from error
     if device.failure:
         raise RunError(f"the server has ended: {device.failure!r}")

@@ -31,7 +31,7 @@ class WatchOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(WatchOptions, arguments, prog="python -m asr_jax.watch", about=__doc__)
+    options = parse(WatchOptions, arguments, prog="python -m asr_jax.watch", about=__doc__, uses_devices=False)
     if not options.runs:
         raise UserError("RUN is missing: expected the folder of a run, or several")
     paths = [_events(run) for run in options.runs]
@@ -61,4 +61,5 @@ def _events(run: Path) -> Path:
         return beside
     if run.is_dir():
         return run / EVENTS
-    raise UserError(f"{run} does not exist: expected the folder of a run, or the output of asr_jax.extract_features")
+    what = "has no events" if run.exists() else "does not exist"
+    raise UserError(f"{run} {what}: expected the folder of a run, or the output of asr_jax.extract_features")

@@ -115,14 +115,24 @@ def available() -> float:
     The process's control groups and the groups above them may have a limit. The share is 0 if the kernel does not
     report it.
     """
+    return min((free / max(most, 1) for free, most in _available()), default=0.0)
+
+
+def available_bytes() -> int:
+    """Returns the available bytes of the machine's memory, or of a control group if they are fewer; 0 as above."""
+    return min((free for free, _ in _available()), default=0)
+
+
+def _available() -> list[tuple[int, int]]:
+    """Returns available and all bytes of the machine and of each control group. Empty: the kernel does not report."""
     try:
-        machine = _fields(MEMORY)
-        return min(machine["MemAvailable"] / machine["MemTotal"], *_available_in_groups(), 1.0)
+        machine = {name: 1024 * kilobytes for name, kilobytes in _fields(MEMORY).items()}
+        return [(machine["MemAvailable"], machine["MemTotal"]), *_available_in_groups()]
     except (OSError, LookupError, ValueError):
-        return 0.0
+        return []
 
 
-def _available_in_groups() -> Iterator[float]:
+def _available_in_groups() -> Iterator[tuple[int, int]]:
     for line in read_lines(OWN_GROUPS):
         _, controllers, path = line.split(":", 2)
         controller = "memory" if "memory" in controllers.split(",") else controllers
@@ -135,7 +145,7 @@ def _available_in_groups() -> Iterator[float]:
                 continue
             if (most := read_text(folder / limit).strip()) != "max":
                 used = int(read_text(folder / usage)) - _fields(folder / "memory.stat")[unused]
-                yield 1 - used / max(int(most), 1)
+                yield int(most) - used, int(most)
 
 
 def _fields(path: Path) -> dict[str, int]:

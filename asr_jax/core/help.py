@@ -38,6 +38,7 @@ def show_help(
     about: str | None,
     most_used: Sequence[str] = (),
     of: str = "",
+    uses_devices: bool = True,
 ) -> NoReturn:
     """Prints the help that the arguments ask for, and exits.
 
@@ -45,8 +46,9 @@ def show_help(
         settings: Flags of settings. The short help shows only the most used ones.
         most_used: Names of these, in the order of the help.
         of: Arguments that the settings come from, for their title.
+        uses_devices: Whether the flags that choose devices are listed.
     """
-    options = [*flags_of(DeviceOptions), *options]
+    options = [*(flags_of(DeviceOptions) if uses_devices else ()), *options]
     if words := help_words(arguments):
         print(help_on([*options, *settings], words, about=about))
         sys.exit(0)

@@ -11,15 +11,20 @@ from asr_jax.core.help import asks_for_help, show_help
 from asr_jax.core.text_files import use_utf8
 
 
-def parse[Options](kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None) -> Options:
+def parse[Options](
+    kind: type[Options], arguments: Sequence[str], *, prog: str, about: str | None, uses_devices: bool = True
+) -> Options:
     """Returns the options of a command. `--help` prints them and exits.
+
+    Args:
+        uses_devices: Whether the command uses devices, so that the help lists the flags that choose them.
 
     Raises:
         UserError: If flags are unknown or missing, or have values of another type. The message names all of them.
     """
     flags = flags_of(kind)
     if asks_for_help(arguments):
-        show_help(arguments, flags, prog=prog, about=about)
+        show_help(arguments, flags, prog=prog, about=about, uses_devices=uses_devices)
     [options] = parse_flags([kind], flags, arguments, prog=prog)
     return options
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asr_jax.core.errors import UserError
-from asr_jax.core.text_files import read_text
+from asr_jax.core.text_files import read_text, split_lines
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
 EXPANSION = re.compile(r"\$(\w+|[@*#?])")
@@ -78,7 +78,7 @@ class Shell:
 
     def run_text(self, script: str) -> None:
         """Reads commands; a line that begins with # or ends in a comment is not one."""
-        lines = [re.sub(r"(^|\s)#(?![^'\"]*['\"][^'\"]*$).*", "", line) for line in script.splitlines()]
+        lines = [re.sub(r"(^|\s)#(?![^'\"]*['\"][^'\"]*$).*", "", line) for line in split_lines(script)]
         branches: list[list[bool]] = []
         """For each open `if` and loop: whether its commands are read now, and whether a branch was read before."""
         for command in _commands(_joined(lines)):

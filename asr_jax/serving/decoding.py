@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,14 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int16
 
-from asr_jax.serving.decoder_process import SIZE_BYTES
-from asr_jax.serving.errors import ApiError, unavailable, wrong
+from asr_jax.serving.decoder_process import MUCH
+from asr_jax.serving.errors import ApiError, unavailable, unusable, wrong
 from asr_jax.serving.limits import LimitOptions
 
 OWN_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXFSZ}
 """Signals by which the content of a file can end a process. Others come from outside."""
 ENDING_S = 5.0
 """Longest time in seconds that a process needs to end."""
+STARTING_S = 10.0
+"""Longest time in seconds that the server waits at its start for the processes."""
+PAUSES_S = (0.1, 0.5, 2.0, 5.0)
+"""Pauses in seconds between attempts to start a process; the last one is repeated."""
 BUFFER_BYTES = 1 << 22
 
 
@@ -34,30 +39,52 @@ class Decoded:
     """Whether all samples are equal."""
 
 
+class MuchWork(Exception):
+    """Raised if a file is not decoded because it has much work."""
+
+
 class Decoders:
-    """Processes that decode audio files, each one file at a time. All methods belong to one event loop."""
+    """Processes that decode audio files, each one file at a time. All methods belong to one event loop.
+
+    Files with much work take all processes but one, so that the others do not wait for them.
+    """
 
     def __init__(self, limits: LimitOptions, *, rate_hz: int) -> None:
         """Initialises without starting processes. The samples get the rate `rate_hz`."""
         self._limits, self._rate_hz = limits, rate_hz
         self._idle = asyncio.Queue[Process]()
-        self._replacing = set[asyncio.Task[None]]()
+        self._much = asyncio.Semaphore(max(limits.decoders - 1, 1))
+        self._adding = set[asyncio.Task[None]]()
         self._running = set[Process]()
+        self._is_stopping = asyncio.Event()
+        self._why_not_started = ""
         self.num_replaced = 0
         """Number of processes that were replaced."""
 
     async def start(self) -> None:
-        """Starts the processes."""
-        for process in await asyncio.gather(*(self._started() for _ in range(self._limits.decoders))):
-            self._idle.put_nowait(process)
+        """Starts the processes. If one cannot be started, this is tried again in the background."""
+        for _ in range(self._limits.decoders):
+            self._add()
+        await asyncio.wait(self._adding, timeout=STARTING_S)
 
     async def stop(self) -> None:
         """Ends the processes."""
-        await asyncio.gather(*self._replacing)
+        self._is_stopping.set()
+        await asyncio.gather(*self._adding)
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         await asyncio.gather(*(process.wait() for process in self._running))
+
+    @property
+    def num_running(self) -> int:
+        """Number of processes that run."""
+        return sum(process.returncode is None for process in self._running)
+
+    @property
+    def failure(self) -> str:
+        """Why no process runs; empty if one does, or is being started for the first time."""
+        return "" if self.num_running else self._why_not_started
 
     async def __call__(self, content: bytes) -> Decoded:
         """Decodes the content of a file when a process is free.
@@ -66,18 +93,25 @@ class Decoders:
             ApiError: If the content is no audio, has too many seconds, or needs too much time or memory; or if the
                 process ends for another reason.
         """
+        try:
+            return await self._decoded(content, is_little=True)
+        except MuchWork:
+            async with self._much:
+                return await self._decoded(content, is_little=False)
+
+    async def _decoded(self, content: bytes, *, is_little: bool) -> Decoded:
         while (process := await self._idle.get()).returncode is not None:  # it was ended while it had no work
             self._replace(process)
         is_well = False
         try:
             async with asyncio.timeout(self._limits.decoding_seconds):
-                decoded = await self._answer(process, content)
+                decoded = await self._answer(process, content, is_little=is_little)
             is_well = True
         except TimeoutError:
             raise self._too_slow() from None
         except (asyncio.IncompleteReadError, ConnectionError):
             raise await self._ended(process) from None
-        except ApiError:
+        except (ApiError, MuchWork):
             is_well = True
             raise
         finally:
@@ -87,18 +121,21 @@ class Decoders:
                 self._replace(process)
         return decoded
 
-    async def _answer(self, process: Process, content: bytes) -> Decoded:
+    async def _answer(self, process: Process, content: bytes, *, is_little: bool) -> Decoded:
         assert process.stdin
         assert process.stdout
-        process.stdin.write(len(content).to_bytes(SIZE_BYTES, "little"))
+        request = {"num_bytes": len(content), "is_little": is_little}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.write(content)
         await process.stdin.drain()
         line = await process.stdout.readuntil(b"\n")
         fields = json.loads(line)
+        if fields.get("error") == MUCH:
+            raise MuchWork
         if fields.get("error") == "audio_too_long":
             raise ApiError(413, "audio_too_long", f"{fields['message']}: send shorter files", param="file")
         if "error" in fields:
-            raise wrong("file", f"The audio cannot be used: {fields['message']}", code="invalid_audio")
+            raise unusable(fields["message"])
         read = await process.stdout.readexactly(2 * fields["num_samples"])
         return Decoded(np.frombuffer(read, "<i2"), fields["duration_s"], fields["is_silent"])
 
@@ -123,14 +160,33 @@ class Decoders:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         self.num_replaced += 1
+        self._add(ended=process)
 
-        async def replaced() -> None:
-            self._idle.put_nowait(await self._started())
-            await process.wait()
+    def _add(self, *, ended: Process | None = None) -> None:
+        """Starts a process in the background, again and again until it runs, and waits for one that was ended."""
 
-        task = asyncio.create_task(replaced())
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
+        async def add() -> None:
+            for pause_s in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
+                try:
+                    self._idle.put_nowait(await self._started())
+                    self._why_not_started = ""
+                    break
+                except Exception as error:  # mostly an OSError: no memory, too many processes or open files
+                    if not self._why_not_started:
+                        print(
+                            f"error: a decoding process cannot be started, which is repeated: {error}", file=sys.stderr
+                        )
+                    self._why_not_started = str(error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_stopping.wait(), pause_s)
+                if self._is_stopping.is_set():
+                    break
+            if ended:
+                await ended.wait()
+
+        task = asyncio.create_task(add())
+        self._adding.add(task)
+        task.add_done_callback(self._adding.discard)
 
     async def _started(self) -> Process:
         limits = {
@@ -148,5 +204,6 @@ class Decoders:
         self._running.add(process)
         assert process.stdout
         if not await process.stdout.readline():
-            print("error: a process for decoding has ended at its start", file=sys.stderr)
+            self._running.discard(process)
+            raise ChildProcessError(f"it has ended at its start (code {await process.wait()})")
         return process

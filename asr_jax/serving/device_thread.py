@@ -1,6 +1,8 @@
 """The thread that owns the device: recordings in batches of compiled shapes, long ones in windows, and streams."""
 
 import contextlib
+import itertools
+import sys
 import threading
 import time
 import traceback
@@ -14,6 +16,7 @@ from jaxtyping import Int16
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.names import counted
 from asr_jax.data.batching.buckets import Bucket
 from asr_jax.data.batching.index import scale_of
 from asr_jax.data.manifests.durations import UtteranceBlocks
@@ -85,7 +88,7 @@ class HeldBlocks(UtteranceBlocks):
 class DeviceThread(threading.Thread):
     """Recognises recordings and streams; other threads only get futures.
 
-    Recordings wait in order. While a long one is computed in windows, the others have half of the time of the device.
+    Recordings wait in order. While a long one is computed in windows, short ones get every second turn.
     """
 
     def __init__(
@@ -196,11 +199,15 @@ class DeviceThread(threading.Thread):
 
     def _prepare(self) -> None:
         """Compiles all shapes, and the program of streams."""
-        self._decoder.prepare(self._shapes.all, self._scale)
         long_audio = self._transcriber.long_audio
         # So many windows have the largest batch, and no recording changes the shape later.
         long_audio.make_room([Utterance("", "", duration_s=self.longest_s * MANY)])
-        long_audio.prepare()
+        shapes, number = list(dict.fromkeys([*self._shapes.all, long_audio.bucket])), itertools.count(1)
+        print(f"compiling {counted(len(shapes), 'batch shape')}; later starts load them from a cache", file=sys.stderr)
+        for bucket in shapes:
+            self._decoder.prepare([bucket], self._scale)
+            compiled = [*self._decoder.programs.compiled.values()][-1]
+            compiled.add_done_callback(lambda _: print(f"compiled {next(number)} of {len(shapes)}", file=sys.stderr))
         if self._num_streams:
             try:
                 program = StreamProgram(self._trained, self._decoder, num_rows=self._num_streams)

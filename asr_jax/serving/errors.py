@@ -58,6 +58,28 @@ def wrong(param: str, message: str, *, code: str = "invalid_value") -> ApiError:
     return ApiError(400, code, message, param=param)
 
 
+def no_model(asked: str, model: str) -> ApiError:
+    """Returns the error of a request for a model that is not that of the server."""
+    return ApiError(
+        404, "model_not_found", f"there is no model {asked!r:.100}: this server has {model!r}", param="model"
+    )
+
+
+def unusable(reason: str) -> ApiError:
+    """Returns the error of a file whose audio cannot be used.
+
+    Args:
+        reason: That of an `AudioError`, whose advice is for files of this machine.
+    """
+    what, _, advice = reason.rpartition("; ")
+    message = f"the audio cannot be used: {reason}"
+    if reason.startswith("not audio that libsndfile can read"):
+        message = "the file is not audio in a known format: send FLAC, WAV, MP3, Ogg, M4A or WebM"
+    elif advice == "copy the file again":
+        message = f"the file is incomplete or damaged ({what}): send it again"
+    return wrong("file", message, code="invalid_audio")
+
+
 def busy(message: str, *, retry_s: float = BUSY_S, closes: bool = False) -> ApiError:
     """Returns the error of a request beyond a limit of the server."""
     return ApiError(429, "rate_limit_exceeded", message, retry_s=retry_s, closes=closes)

@@ -1,9 +1,13 @@
 """Forms of the type multipart/form-data, in memory. No file is written, whatever their size."""
 
+import logging
+
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from asr_jax.serving.errors import ApiError
+
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # its warnings are about forms of clients
 
 KIND = b"multipart/form-data"
 MAX_PARTS = 20

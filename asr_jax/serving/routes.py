@@ -16,13 +16,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 from asr_jax.serving.decoding import Decoded
-from asr_jax.serving.errors import ApiError
+from asr_jax.serving.errors import ApiError, no_model
 from asr_jax.serving.formats import event, events, response
 from asr_jax.serving.service import ClientGone, Service, unless_gone
 from asr_jax.serving.streams import stream_route
 from asr_jax.serving.uploads import discard, read_upload
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
+ROUTES = f"POST {TRANSCRIPTIONS}, GET /v1/models, /health, /ready, /metrics and /, and the WebSocket /v1/stream"
+"""Routes in the answer to other paths."""
 WAITING_S = 10.0
 """Seconds between comments in a stream of events without a result, so that proxies keep the connection."""
 CLIENT_GONE = 499
@@ -77,12 +79,18 @@ def app_of(service: Service) -> Starlette:
     return app
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """Answers unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    found = ApiError(error.status_code, code, f"{error.detail}: docs/serving.md lists the routes", closes=True)
-    return found.response()
+    code, message = "invalid_request", str(error.detail)
+    if error.status_code == 404:
+        code, message = "not_found", f"there is no {request.url.path:.100}: this server has {ROUTES}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        code, message = "method_not_allowed", f"{request.method} {request.url.path:.100}: expected {allowed}"
+    found = ApiError(error.status_code, code, message, closes=True).response()
+    found.headers.update(error.headers or {})
+    return found
 
 
 async def _answer(
@@ -98,9 +106,14 @@ async def _answer(
     except (ClientGone, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
     except Exception as error:
-        traceback.print_exc()
-        message = f"the server failed at this request ({type(error).__name__}): its log has the reason"
-        return ApiError(500, "internal_error", message, closes=True).response()
+        return _failed(error).response()
+
+
+def _failed(error: Exception) -> ApiError:
+    """Prints an error of the server, and returns that of its request."""
+    traceback.print_exception(error)
+    message = f"the server failed at this request ({type(error).__name__}): its log has the reason"
+    return ApiError(500, "internal_error", message, closes=True)
 
 
 class Events(StreamingResponse):
@@ -119,6 +132,7 @@ async def _transcribe(service: Service, request: Request) -> Response:
     """Answers a request for a transcription."""
     service.authorise(request.headers)
     service.check_open()
+    service.check_decoders()
     limits, began = service.limits, time.monotonic()
     with ExitStack() as stack:
         stack.enter_context(service.opened())
@@ -148,6 +162,8 @@ async def _events(service: Service, decoded: Decoded) -> AsyncIterator[bytes]:
         yield event(service.timed_out().body)
     except ApiError as error:
         yield event(error.body)
+    except Exception as error:
+        yield event(_failed(error).body)
     finally:
         result.cancel()
 
@@ -160,7 +176,7 @@ async def _models(service: Service, request: Request) -> Response:
 async def _model(service: Service, request: Request) -> Response:
     service.authorise(request.headers)
     if request.path_params["model"] != service.model:
-        raise ApiError(404, "model_not_found", f"this server has the model {service.model!r}", param="model")
+        raise no_model(request.path_params["model"], service.model)
     return JSONResponse(_description(service))
 
 
@@ -178,6 +194,7 @@ async def _health(service: Service, _: Request) -> Response:
 async def _ready(service: Service, _: Request) -> Response:
     """Answers whether the server takes requests, and which it takes."""
     service.check_open()
+    service.check_decoders()
     streams = "none" if not service.limits.max_streams else "windows" if service.device.why_no_streams else "model"
     return JSONResponse(
         {"status": "ready", "model": service.model, "streams": streams, "needs_token": service.needs_token}

@@ -6,7 +6,7 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.data.loading.source import used_part
 from asr_jax.data.manifests.locations import Location
 from asr_jax.serving.decoding import Decoded
-from asr_jax.serving.errors import wrong
+from asr_jax.serving.errors import unusable
 
 
 def used_samples(decoded: Decoded, rate_hz: int) -> Decoded:
@@ -19,5 +19,5 @@ def used_samples(decoded: Decoded, rate_hz: int) -> Decoded:
     try:
         samples, _ = used_part(decoded.samples, Location(""), speed=1.0, length=length, room=room, per_s=rate_hz)
     except AudioError as error:
-        raise wrong("file", f"The audio cannot be used: {error.reason}", code="invalid_audio") from None
+        raise unusable(error.reason) from None
     return replace(decoded, samples=samples)

@@ -57,6 +57,8 @@ class Service:
         self.is_draining = False
         self.num_open, self.num_streams = 0, 0
         """Numbers of open requests and streams."""
+        self.num_unknown = 0
+        """Number of sockets that have sent no message."""
 
     async def start(self) -> None:
         """Starts to compile, and starts the decoding processes."""
@@ -93,7 +95,8 @@ class Service:
         """
         kind, _, given = headers.get("authorization", "").partition(" ")
         given = token or (given.strip() if kind.lower() == "bearer" else "")
-        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
+        # JSON may have half of a surrogate pair, which strict UTF-8 does not encode.
+        if self._token and not hmac.compare_digest(given.encode(errors="surrogatepass"), self._token.encode()):
             message = "expected the header Authorization: Bearer TOKEN with the token of this server"
             raise ApiError(401, "invalid_api_key", message, closes=True)
 
@@ -104,11 +107,24 @@ class Service:
             ApiError: If it ends, or its programs are not compiled.
         """
         if self.is_draining:
-            raise unavailable("shutting_down", "this server ends: send the request to another one", closes=True)
+            raise unavailable(
+                "shutting_down", "the server is shutting down: send the request to another one", closes=True
+            )
         if self.device.failure:
             raise unavailable("failed", "this server has failed: its log has the reason", closes=True)
         if not self.device.is_ready.is_set():
-            raise unavailable("not_ready", "this server compiles its programs: send the request later", closes=True)
+            message = "the server is still starting: send the request again when /ready answers 200"
+            raise unavailable("not_ready", message, closes=True)
+
+    def check_decoders(self) -> None:
+        """Checks that audio files can be decoded.
+
+        Raises:
+            ApiError: If no decoding process can be started.
+        """
+        if self.decoders.failure:
+            message = "no decoding process can be started, which the server tries again: send the request later"
+            raise unavailable("no_decoders", message, closes=True)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -117,8 +133,13 @@ class Service:
         Raises:
             ApiError: If too many are open, or too much audio waits.
         """
-        if self.num_open >= self.limits.max_requests or self.device.waiting_s >= self.limits.max_waiting_seconds:
-            message = f"{self.num_open} requests are open: send the request again after the time in Retry-After"
+        reason, waiting_s = "", self.device.waiting_s
+        if self.num_open >= self.limits.max_requests:
+            reason = f"{self.num_open} requests are open"
+        elif waiting_s >= self.limits.max_waiting_seconds:
+            reason = f"{waiting_s:.0f} s of audio wait"
+        if reason:
+            message = f"{reason}: send the request again after the time in Retry-After"
             raise busy(message, retry_s=self.device.delay_s, closes=True)
         self.num_open += 1
         try:
@@ -160,6 +181,7 @@ class Service:
         self.metrics.open_requests.set(self.num_open)
         self.metrics.open_streams.set(self.num_streams)
         self.metrics.waiting_seconds.set(self.device.waiting_s)
+        self.metrics.decoders.set(self.decoders.num_running)
         self.metrics.replaced_decoders.set(self.decoders.num_replaced)
 
 

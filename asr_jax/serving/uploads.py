@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from asr_jax.core.errors import nearest
-from asr_jax.serving.errors import ApiError, wrong
+from asr_jax.serving.errors import ApiError, no_model, wrong
 from asr_jax.serving.forms import Form
 from asr_jax.serving.limits import LimitOptions
 
@@ -18,11 +19,18 @@ Granularity = Literal["word", "segment"]
 DISCARDED, DISCARDING_S = 4, 5.0
 """Largest rest of a body that is read and discarded, as a multiple of the largest body, and the time in seconds for it.
 A client that still sends would not read the answer."""
-FIELDS = (
-    "file", "model", "language", "prompt", "response_format", "temperature", "timestamp_granularities[]", "stream",
-    "chunking_strategy",
-)  # fmt: skip
-"""Fields that are read. Source: "Create transcription" of OpenAI's API reference."""
+GRANULARITIES = "timestamp_granularities[]"
+VALUES = {
+    "file": (".*", ""),
+    "model": (".*", ""),
+    "prompt": ("", "no prompt: the model takes none"),
+    "response_format": ("|".join(["", *get_args(ResponseFormat)]), f"one of {', '.join(get_args(ResponseFormat))}"),
+    "temperature": (r"|0+(\.0*)?", "0, since the search does not sample"),
+    GRANULARITIES: ("|".join(get_args(Granularity)), f"one of {', '.join(get_args(Granularity))}"),
+    "stream": ("(?i:|true|false)", "true or false"),
+    "chunking_strategy": ("|auto", "auto: the server chooses the windows of long audio"),
+}
+"""Fields with the pattern of their values, and its words. Source: "Create transcription" of OpenAI's API reference."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +74,16 @@ async def _limited(request: Request, most: int) -> AsyncGenerator[bytes, None]:
     error, num = ApiError(413, "request_too_large", message, closes=True), 0
     if _declared(request) > most:
         raise error
-    async for block in request.stream():
+    while not getattr(request.state, "is_read", False):
+        received = await request.receive()
+        if received["type"] == "http.disconnect":
+            raise ClientDisconnect
+        block = received.get("body", b"")
         num += len(block)
+        request.state.is_read = not received.get("more_body", False)  # before the block, which may be no form
         if num > most:
             raise error
         yield block
-    request.state.is_read = True
 
 
 def _declared(request: Request) -> int:
@@ -96,61 +108,37 @@ async def discard(request: Request, limits: LimitOptions) -> None:
 
 def _checked(fields: dict[str, list[str]], files: dict[str, bytes], *, model: str, language: str) -> Upload:
     """Returns a request if all of its fields can be honoured."""
+    of_model = f"{language!r}, the language of the model" if language else "no language: the model has one"
+    values_of = VALUES | {"language": ("|" + re.escape(language), of_model)}
     for name, values in fields.items():
-        known = name if name != "timestamp_granularities" else "timestamp_granularities[]"
-        if known not in FIELDS:
-            raise wrong(name, f"Unknown field: {name!r}{nearest(name, FIELDS)}", code="unknown_parameter")
-        if len(values) > 1 and known != "timestamp_granularities[]":
+        known = GRANULARITIES if name == GRANULARITIES.rstrip("[]") else name
+        if known not in values_of:
+            raise wrong(name, f"Unknown field: {name!r}{nearest(name, values_of)}", code="unknown_parameter")
+        if len(values) > 1 and known != GRANULARITIES:
             raise wrong(name, f"{name} is given {len(values)} times: expected it once")
-    given = {name: values[-1] for name, values in fields.items()}
+        pattern, expected = values_of[known]
+        for value in values:
+            if not re.fullmatch(pattern, value, re.DOTALL):
+                raise wrong(name, f"{name} is {value!r:.100}: expected {expected}", code="unsupported_value")
     if "file" not in files:
         raise wrong("file", "expected an audio file in the field file", code="missing_required_parameter")
     if others := set(files) - {"file"}:
         raise wrong(min(others), f"{min(others)!r} is a file: expected the file in the field file")
-    if "model" not in given:
+    if "model" not in fields:
         raise wrong("model", f"expected the field model, such as {model}", code="missing_required_parameter")
-    if given["model"] != model:
-        message = f"The model {given['model']!r} does not exist: this server has {model!r}"
-        raise ApiError(404, "model_not_found", message, param="model")
-    if given.get("language", "") not in ("", language):
-        has = (
-            f"expected {language!r}, the language of the model"
-            if language
-            else "the model has one language: leave it out"
-        )
-        raise wrong("language", f"language is {given['language']!r}: {has}", code="unsupported_value")
-    if given.get("prompt"):
-        raise wrong("prompt", "The model takes no prompt: leave it out", code="unsupported_value")
-    try:
-        temperature = float(given.get("temperature", "0") or "0")
-    except ValueError:
-        raise wrong("temperature", f"temperature is {given['temperature']!r}: expected 0") from None
-    if temperature:
-        message = f"temperature is {temperature:g}: expected 0, since the search does not sample"
-        raise wrong("temperature", message, code="unsupported_value")
-    if given.get("chunking_strategy", "auto") not in ("", "auto"):
-        raise wrong("chunking_strategy", "expected auto: the server chooses the windows of long audio")
-    response_format = given.get("response_format") or "json"
-    if response_format not in get_args(ResponseFormat):
-        message = f"response_format is {response_format!r}: expected one of {', '.join(get_args(ResponseFormat))}"
-        raise wrong("response_format", message, code="unsupported_value")
-    granularities = [
-        each for name, values in fields.items() if name.startswith("timestamp_granularities") for each in values
-    ]
-    if unknown := [each for each in granularities if each not in get_args(Granularity)]:
-        raise wrong("timestamp_granularities", f"{unknown[0]!r}: expected word or segment")
+    if fields["model"] != [model]:
+        raise no_model(fields["model"][0], model)
+    response_format, stream = (fields.get(name, [""])[0] for name in ("response_format", "stream"))
+    granularities = [each for name, values in fields.items() if name.startswith("timestamp") for each in values]
     if granularities and response_format != "verbose_json":
-        message = f"timestamp_granularities with response_format {response_format}: expected verbose_json"
+        message = f"timestamp_granularities with response_format {response_format or 'json'}: expected verbose_json"
         raise wrong("timestamp_granularities", message)
-    stream = given.get("stream", "").lower()
-    if stream not in ("", "true", "false"):
-        raise wrong("stream", f"stream is {given['stream']!r}: expected true or false")
-    if stream == "true" and response_format not in ("json", "text"):
+    if stream.lower() == "true" and response_format not in ("", "json", "text"):
         message = f"stream with response_format {response_format}: expected json or text"
         raise wrong("stream", message, code="unsupported_value")
     return Upload(
         files["file"],
-        cast(ResponseFormat, response_format),
+        cast(ResponseFormat, response_format or "json"),
         cast(tuple[Granularity, ...], tuple(granularities) or ("segment",)),
-        stream == "true",
+        stream.lower() == "true",
     )

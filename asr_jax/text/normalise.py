@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
+import regex
+
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.text.english import english_v1
 from asr_jax.text.invisible import visible
@@ -29,16 +31,32 @@ def _english_letters_v1(text: str) -> str:
     return " ".join(re.sub("[^a-z']", " ", text).split())
 
 
+def _words_v1(text: str) -> str:
+    """Lower case in Unicode NFKC, in which full-width letters are plain ones, without punctuation, single spaces.
+
+    Kept are letters, marks, digits, symbols, punctuation that is read aloud, and apostrophes between letters, all as
+    `'`. Spaces between Han characters and kana are removed.
+    """
+    text = unicodedata.normalize("NFKC", APOSTROPHES.sub("'", text)).lower()
+    text = APOSTROPHES.sub("'", unicodedata.normalize("NFKC", text))  # NFKC writes one for ŉ
+    text = " ".join(NOT_OF_WORDS.sub(" ", text).split())
+    return WITHIN_HAN.sub("", text)
+
+
 def _ascii_v1(text: str) -> str:
     """All scripts transliterated to ASCII (`Привет` to `Privet`, `你好` to `NiHao`), case unchanged, single spaces."""
     text = unicodedata.normalize("NFC", text)
     return " ".join(library("anyascii", normaliser="ascii.v1").anyascii(text).split())
 
 
+APOSTROPHES = re.compile("[’‘ʼ＇`´′]")
+NOT_OF_WORDS = regex.compile(r"[^\p{L}\p{M}\p{N}\p{S}%&@#§‰*/\\']|(?<![\p{L}\p{M}])'+|'+(?![\p{L}\p{M}])")
+WITHIN_HAN = regex.compile(r"(?<=[\p{Han}\p{Hiragana}\p{Katakana}ー]) (?=[\p{Han}\p{Hiragana}\p{Katakana}])")
 NORMALISERS: dict[str, Callable[[str], str]] = {
     "none": str,
     "lower.v1": partial(_cased, case=str.lower),
     "upper.v1": partial(_cased, case=str.upper),
+    "words.v1": _words_v1,
     "ascii.v1": _ascii_v1,
     "english_letters.v1": _english_letters_v1,
     "english.v1": english_v1,

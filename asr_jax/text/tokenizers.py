@@ -45,7 +45,8 @@ class TokenizerSettings:
     id after all others."""
     normaliser: str = "lower.v1"
     """Normaliser of all texts, in training and in scoring: none; lower.v1, upper.v1 (Unicode NFC, one case, single
-    spaces); english_letters.v1 (a to z, the apostrophe, single spaces); with the extra `text` also ascii.v1 (all
+    spaces); words.v1 (NFKC, lower case, no punctuation but apostrophes in words, no spaces between Han characters);
+    english_letters.v1 (a to z, the apostrophe, single spaces); with the extra `text` also ascii.v1 (all
     scripts transliterated to ASCII), english.v1 (english_letters.v1 with numbers and abbreviations spelled out),
     whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring). Names joined by + are applied in this
     order, such as english.v1+upper.v1. Invisible characters are always removed."""

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from rich.progress_bar import ProgressBar
 from textual.app import App, ComposeResult
@@ -41,6 +43,10 @@ class RunView(Vertical):
         super().__init__(classes="run")
         self.tail, self._label, self._now_ms = Tail(path), name, now_ms
         self.state = State(name=name)
+        self.reader = Thread()
+        """Thread of the last look at the events."""
+        self.number = ""
+        """Number of the run among several runs, such as `1 of 3`."""
         self._chosen = 0
         """Number of the first chart that a small terminal shows."""
         self._panel = "samples"
@@ -68,11 +74,20 @@ class RunView(Vertical):
     def on_resize(self, event: Resize) -> None:
         self._write()  # transcripts fit the width
 
-    def read(self) -> None:
-        """Reads further events. It may block, and is therefore called in a thread."""
+    def poll(self) -> None:
+        """Starts to read further events, unless the last look has not ended: a remote folder may be slow, or hang.
+
+        Python waits at its exit for the threads of Textual's workers, but not for a daemon.
+        """
+        if not self.reader.is_alive():
+            self.reader = Thread(target=self._read, daemon=True)
+            self.reader.start()
+
+    def _read(self) -> None:
         if self.tail.read():
             self.state = state_of(self.tail.events, name=self._label)
-            self.app.call_from_thread(self.redraw)
+            with suppress(RuntimeError):  # the dashboard was closed meanwhile
+                self.app.call_from_thread(self.redraw)
 
     def redraw(self) -> None:
         """Shows the present state."""
@@ -86,7 +101,7 @@ class RunView(Vertical):
 
     def tick(self) -> None:
         """Shows for how long there was no event."""
-        self._head.update(panels.head(self.state, problem=self.tail.problem, now_ms=self._now_ms()))
+        self._head.update(panels.head(self.state, number=self.number, problem=self.tail.problem, now_ms=self._now_ms()))
 
     def next_chart(self) -> None:
         """Shows the next chart first."""
@@ -148,7 +163,7 @@ class Dashboard(App[None]):
     ]
     CSS = """
     .runs { height: 1fr; }
-    .run { width: 1fr; height: 1fr; min-width: 39; }
+    .run { height: 1fr; min-width: 39; }
     .several .run { border-left: wide $panel; }
     .several .run.current { border-left: wide $accent; }
     .head { height: 2; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -196,7 +211,7 @@ class Dashboard(App[None]):
 
     def on_mount(self) -> None:
         self._show_runs()
-        self._poll()
+        self.call_after_refresh(self._poll)  # texts that are set before the first layout may not be drawn
         self.set_interval(POLL_S, self._poll)
 
     def _poll(self) -> None:
@@ -205,16 +220,19 @@ class Dashboard(App[None]):
             return
         for view in self.views:
             view.tick()
-            if not any(worker.name == str(id(view)) and not worker.is_finished for worker in self.workers):
-                self.run_worker(view.read, name=str(id(view)), thread=True)  # a remote folder may be slow
+            view.poll()
 
     def _show_runs(self) -> None:
         runs = self.query_one(".runs")
         runs.set_class(not self._is_one, "several")
         runs.set_class(self._is_one, "single")
+        num = len(self.views)
         for number, view in enumerate(self.views):
             view.set_class(number == self._current, "current")
             view.display = not self._is_one or number == self._current
+            view.styles.width = "100%" if self._is_one else f"{100 / num}%"
+            view.number = f"{number + 1} of {num}" if num > 1 else ""
+            view.tick()
         self._show_panel()
         self.refresh_bindings()
 

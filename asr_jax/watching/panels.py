@@ -13,21 +13,22 @@ from asr_jax.watching.state import Sample, State
 YELLOW, RED, BLUE = "#e0b040", "#ff6a6a", "#5cb8ff"
 MARKED = {"S": f"bold {YELLOW}", "D": f"bold {RED}", "I": f"bold {BLUE}", "": ""}
 """Styles of words with errors. The line of marks below has the same without colours."""
-KEY = "S substitution, D deletion, I insertion"
+KEY = "S sub  D del  I ins"
 SYMBOLS = {"complete": ("✔", "bold #5fc27e"), "stopped": ("■", f"bold {YELLOW}"), "FAILED": ("✖", f"bold {RED}")}
 SILENT_S = 120.0
 """Seconds without an event after which a run that has not ended is marked."""
 
 
-def head(state: State, *, problem: str, now_ms: float) -> Text:
+def head(state: State, *, number: str, problem: str, now_ms: float) -> Text:
     """Returns two lines: what the run does, and how far it is.
 
     Args:
+        number: Number of the run, such as `1 of 3`; empty if there is one.
         problem: Reason why the events cannot be read.
         now_ms: Unix time in milliseconds.
     """
     symbol, style = SYMBOLS.get(state.doing, ("●", f"bold {BLUE}"))
-    text = Text.assemble((printable(state.name), "bold"), "  ")
+    text = Text.assemble((f"{number}  " if number else "", "dim"), (printable(state.name), "bold"), "  ")
     if state.doing:
         text.append(f"{symbol} {state.doing}", style)
     detail = f" {state.detail}" if state.doing == "compiling" else f": {state.detail}"

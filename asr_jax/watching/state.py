@@ -236,7 +236,7 @@ def _curves(steps: Sequence[Event], validations: Sequence[Event]) -> tuple[Curve
     if several:
         losses |= {name.removesuffix("/loss"): series(steps, "losses", name) for name in terms if name != "total"}
     losses |= {
-        f"validation {name.removeprefix('validation').strip()}".strip(): series(events, "loss")
+        f"validation {_short(name)}".strip(): series(events, "loss")
         for name, events in lines_of(of_used_weights(validations)).items()
     }
     return (
@@ -252,12 +252,17 @@ def _curves(steps: Sequence[Event], validations: Sequence[Event]) -> tuple[Curve
     )
 
 
+def _short(name: str) -> str:
+    """Returns the name of a line of validations in the form that fits below a picture, such as `ema`."""
+    return {"validation": "", "validation (ema)": "ema"}.get(name, name)
+
+
 def _errors(steps: Sequence[Event], validations: Sequence[Event]) -> Curve:
     """Returns error rates, or the accuracy of pre-training if there are none."""
     if any("wer" in event["data"] for event in validations) or not validations:
         lines = lines_of(validations)
         names = {
-            (f"{key.upper()} {name.removeprefix('validation').strip()}".strip()): _percents(series(events, key))
+            f"{key.upper()} {_short(name)}".strip(): _percents(series(events, key))
             for name, events in lines.items()
             for key in ("wer", "cer")
         }

@@ -1,21 +1,17 @@
 """Events of a file that grows, is replaced, or cannot be read for a while."""
 
-import hashlib
 import json
 from pathlib import Path
 
 from asr_jax.observe.events import Event
 from asr_jax.watching.state import UNUSED
 
-HEAD_BYTES = 256
-"""Number of bytes at the beginning of a file that identify it: the first event has the time of the run's start."""
-
 
 class Tail:
     """Reads the events of a file that were not read yet, whenever `read` is called.
 
     Only complete lines are read, so a line that is being written, or that a resumed job removes, is never used. A file
-    with another beginning, or one that is shorter than before, is read from its start.
+    that is shorter than before, or has another line before that place, is read from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,20 +24,19 @@ class Tail:
         """Number of lines that are not events."""
         self.num_replaced = 0
         """Number of times that another file took the place of the file."""
-        self._position, self._head, self._num_head = 0, "", 0
+        self._position, self._last = 0, b""
+        """Size of the part that was read, and its last line, which shows whether the file is the same."""
 
     def read(self) -> bool:
         """Reads further events; returns whether anything has changed."""
         before = self.problem
         try:
             with self.path.open("rb") as file:
-                start = file.read(HEAD_BYTES)
-                size = file.seek(0, 2)
-                is_other = size < self._position or _digest(start[: self._num_head]) != self._head
-                if self._num_head and is_other:
-                    self.events, self.num_damaged, self._position, self._num_head = [], 0, 0, 0
+                file.seek(self._position - len(self._last))
+                if file.read(len(self._last)) != self._last:  # a file that is shorter, or has other lines
+                    self.events, self.num_damaged, self._position, self._last = [], 0, 0, b""
                     self.num_replaced += 1
-                file.seek(self._position)
+                    file.seek(0)
                 content = file.read()
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -50,10 +45,8 @@ class Tail:
         complete = content[: content.rfind(b"\n") + 1]
         if not complete:
             return self.problem != before
-        if self._position == 0:
-            self._num_head = min(len(complete), HEAD_BYTES)
-            self._head = _digest(complete[: self._num_head])
         self._position += len(complete)
+        self._last = complete[complete.rfind(b"\n", 0, -1) + 1 :]
         for line in complete.split(b"\n")[:-1]:
             self._add(line)
         return True
@@ -65,7 +58,3 @@ class Tail:
                 self.events.append(event)
         except (ValueError, KeyError, TypeError):
             self.num_damaged += 1
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

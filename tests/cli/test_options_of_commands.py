@@ -11,7 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import asr_jax.cli
-from asr_jax.cli import evaluate
+from asr_jax.cli import evaluate, report, serve, watch
 from asr_jax.core.flags import field_texts, flags_of
 from asr_jax.core.help import show_help
 from asr_jax.core.options import parse
@@ -42,6 +42,13 @@ def test_every_option_has_a_help_text(kind, capsys):
         show_help(["--help"], flags, prog="it", about="")
     shown = " ".join(capsys.readouterr().out.split())
     assert not any(nothing in shown for nothing in ("[None]", "['']", "[]"))
+
+
+@pytest.mark.parametrize(("command", "has_devices"), [(serve, True), (watch, False), (report, False)])
+def test_flags_of_devices_are_listed_where_they_are_used(command, has_devices, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    assert ("--devices" in capsys.readouterr().out) == has_devices
 
 
 def marked(kind):

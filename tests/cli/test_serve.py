@@ -88,8 +88,10 @@ def test_wrong_options(run, tmp_path):
 
 
 def test_an_address_that_is_used(run):
-    with socket.create_server(("127.0.0.1", 0)) as used, pytest.raises(UserError, match="cannot listen at"):
-        main([str(run), "--port", str(used.getsockname()[1])])
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        with pytest.raises(UserError, match=f"^port {port} is in use: choose another --port$"):
+            main([str(run), "--port", str(port)])
 
 
 def test_missing_packages(run, monkeypatch):

@@ -127,5 +127,12 @@ def code_of(response):
     return response.status_code, error["code"]
 
 
+def wait_until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def recordings(seconds):
     return [sound(each, number) for number, each in enumerate(seconds)]

@@ -5,15 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from asr_jax.serving.decoding import Decoders
+from asr_jax.serving.decoding import Decoders, MuchWork
 from asr_jax.serving.errors import ApiError
 from asr_jax.serving.limits import LimitOptions
-from tests.serving.servers import RATE, code_of, content, running, sound
+from tests.serving.servers import RATE, code_of, content, running, sound, wait_until
 
 AUDIO = content(sound(0.5, 0))
 
@@ -22,7 +23,7 @@ def decoders(action, **limits):
     """Calls an action with started decoders."""
 
     async def run():
-        found = Decoders(LimitOptions(decoders=1, **limits), rate_hz=RATE)
+        found = Decoders(LimitOptions(**{"decoders": 1, **limits}), rate_hz=RATE)
         await found.start()
         try:
             return await action(found)
@@ -62,6 +63,64 @@ def test_memory():
         return decode.num_replaced
 
     assert decoders(action, decoding_megabytes=12) == 0
+
+
+def flac(num_samples, *, rate_hz=RATE, channels=1):
+    """A FLAC of a second of zeros whose header has another number of samples."""
+    found = bytearray(content(np.zeros((rate_hz, channels), np.int16), "flac", rate_hz))
+    found[21:26] = ((found[21] & 0xF0) << 32 | num_samples).to_bytes(5)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("long", "most"),
+    [
+        (flac(3 * 3600 * RATE), "7200 s of audio: "),
+        (flac(6000 * 96_000, rate_hz=96_000, channels=8), "900 s of audio in 8 channels at 96000 Hz: "),
+    ],
+    ids=["hours", "channels"],
+)
+def test_a_header_beyond_the_limits(long, most):
+    """The file is refused before it is decoded, which would fail because it is truncated."""
+
+    async def action(decode):
+        with pytest.raises(ApiError, match=f"more than {most}") as error:
+            await decode(long)
+        assert (error.value.status, error.value.code) == (413, "audio_too_long")
+
+    decoders(action, decoders=LimitOptions().decoders)
+
+
+def test_files_with_much_work_leave_a_process_to_others():
+    """Also if the header has no length, which is 0 in FLAC."""
+    long = flac(40 * 96_000, rate_hz=96_000, channels=8)
+    unknown = bytearray(content(np.zeros((40 * 96_000, 8), np.int16), "flac", 96_000))
+    unknown[21:26] = ((unknown[21] & 0xF0) << 32).to_bytes(5)
+
+    async def action(decode):
+        gate, answer, much = asyncio.Event(), decode._answer, []
+
+        async def held(process, given, *, is_little):
+            if not is_little:
+                await gate.wait()
+            try:
+                return await answer(process, given, is_little=is_little)
+            except MuchWork:
+                much.append(given)
+                raise
+
+        decode._answer = held
+        waiting = [asyncio.create_task(decode(each)) for each in (long, long, bytes(unknown))]
+        async with asyncio.timeout(20):
+            while len(much) < 3:
+                await asyncio.sleep(0.01)
+            assert len((await decode(AUDIO)).samples) == 8000
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    decoders(action, decoders=LimitOptions().decoders)
 
 
 def busy_process(*lines):
@@ -108,6 +167,34 @@ def test_a_process_that_is_killed_while_it_has_no_work(tmp_path):
         assert len((await decode(AUDIO)).samples) == 8000
 
     decoders(action)
+
+
+def test_a_process_that_cannot_be_started(monkeypatch, capfd):
+    """It is tried again, with one message, and the server is not ready until it runs."""
+    create = asyncio.create_subprocess_exec
+
+    async def fails(*given, **options):
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr("asr_jax.serving.decoding.PAUSES_S", (0.05,))
+    with running(num_streams=0, decoders=1) as server:
+        decoders = server.service.decoders
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)
+        [process] = decoders._running
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: not decoders.num_running)
+        assert server.client.get("/ready").status_code == 200  # the next request replaces the process
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.post, AUDIO)
+            wait_until(lambda: decoders.failure)
+            time.sleep(0.2)
+            assert code_of(server.client.get("/ready")) == code_of(server.post(AUDIO)) == (503, "no_decoders")
+            assert "asr_jax_decoders 0.0" in server.client.get("/metrics").text
+            monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+            assert waiting.result().status_code == 200
+        assert server.client.get("/ready").status_code == 200
+        assert "asr_jax_decoders 1.0" in server.client.get("/metrics").text
+    assert capfd.readouterr().err.count("no more processes") == 1
 
 
 def test_processor_time_and_files():

@@ -1,5 +1,6 @@
 """Limits of requests and their status codes: bytes, seconds, queue and time."""
 
+import re
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serving.servers import PATH, RATE, code_of, content, running, sound
+from tests.serving.servers import PATH, RATE, code_of, content, running, sound, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_time():
         assert server.post(AUDIO).status_code == 200
 
 
-def test_before_and_after():
+def test_before_and_after(capfd):
     """Requests are refused before the programs are compiled, and when the server ends; the open ones are answered."""
     with running(num_streams=0, is_ready=False) as server:
         device = server.service.device
@@ -154,6 +155,9 @@ def test_before_and_after():
                 assert server.client.get("/health").status_code == 200
             assert waiting.result().status_code == 200
         wait_until(lambda: not device.is_alive())
+    assert re.search(
+        r"compiling (\d+) batch shapes.*\ncompiled 1 of \1\n(.*\n)*compiled \1 of \1\n", capfd.readouterr().err
+    )
 
 
 def test_a_long_recording_gives_way(server):
@@ -182,10 +186,3 @@ def test_a_long_recording_gives_way(server):
         device._transcriber.long_audio._tell = before
         del device._answer
     assert answered == [1.0, 7.9]
-
-
-def wait_until(holds):
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -2,10 +2,11 @@
 
 import json
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from asr_jax.inference.streaming import Streamer, StreamProgram
@@ -120,6 +121,7 @@ WRONG = {
     "field": ('{"rate": 16000}', "unknown_parameter", 1008),
     "no JSON": ("hello", "invalid_value", 1008),
     "no object": ("[1]", "invalid_value", 1008),
+    "type": ('{"type": "finish"}', "invalid_value", 1008),
     "deep": ("[" * 100_000, "invalid_value", 1008),
 }
 
@@ -133,11 +135,47 @@ def test_wrong_messages(server, name):
         assert (error["error"]["code"], closed) == (code, closing)
 
 
-def test_tokens_origins_and_limits(server, by_segments):
-    with opened(by_segments) as socket:
+@pytest.mark.parametrize("text", ['{"type": "finish"}', '{"rate_hz": 8000}', '{"type": "end", "rate_hz": 8000}'])
+def test_wrong_messages_after_samples(server, text):
+    with opened(server) as socket:
         socket.send(bytes(100))
-        [error], code = received(socket)
-        assert (error["error"]["code"], code) == ("invalid_api_key", 1008)
+        socket.send(text)
+        [error], closed = received(socket)
+        assert (error["error"]["code"], closed) == ("invalid_value", 1008)
+        assert error["error"]["message"].startswith(f"{text}: expected")
+
+
+def test_sockets_without_a_message(server, monkeypatch, capfd):
+    """Some may wait for a short time; then they are closed. Other requests are answered meanwhile."""
+    monkeypatch.setattr("asr_jax.serving.streams.MAX_UNKNOWN", 3)
+    monkeypatch.setattr("asr_jax.serving.streams.FIRST_S", 0.5)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(opened(server)) for _ in range(3)]
+        with pytest.raises(InvalidStatus) as refused:
+            opened(server)
+        assert refused.value.response.status_code == 403
+        assert server.client.get("/health").status_code == 200
+        for socket in sockets:
+            [error], code = received(socket)
+            assert (error["error"]["code"], code) == ("upload_timeout", 1008)
+    assert sent(server, sound(0.5, 0))[1] == 1000
+    assert not capfd.readouterr().err
+
+
+def test_an_error_of_the_server(server, monkeypatch, capfd):
+    monkeypatch.setattr("asr_jax.serving.streams._object", lambda text: 1 / 0)
+    with opened(server) as socket:
+        socket.send("{}")
+        assert received(socket) == ([], 1011)
+    assert capfd.readouterr().err == "error: a stream has failed: ZeroDivisionError('division by zero')\n"
+
+
+def test_tokens_origins_and_limits(server, by_segments):
+    for message in (bytes(100), '{"token": "other"}', r'{"token": "\ud800"}'):
+        with opened(by_segments) as socket:
+            socket.send(message)
+            [error], code = received(socket)
+            assert (error["error"]["code"], code) == ("invalid_api_key", 1008)
     with opened(by_segments, additional_headers={"Authorization": "Bearer a-secret"}) as socket:
         socket.send('{"type": "end"}')
         assert received(socket) == ([], 1000)

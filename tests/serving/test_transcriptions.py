@@ -101,6 +101,26 @@ def test_events(server, files):
     assert server.service.num_open == 0
 
 
+def test_an_error_of_the_server_during_events(server, monkeypatch, capfd):
+    monkeypatch.setattr("asr_jax.serving.routes.events", lambda found: 1 / 0)
+    answer = server.post(content(sound(0.5, 0)), stream="true").text
+    assert json.loads(answer.removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_files_that_cannot_be_used(server, capfd):
+    """The messages have advice for who sends a file, and wrong forms are not in the log."""
+    no_audio, cut = server.post(b"no audio"), server.post(content(sound(0.5, 0))[:8000])
+    assert code_of(no_audio) == code_of(cut) == (400, "invalid_audio")
+    assert "not audio in a known format: send FLAC, WAV, " in no_audio.json()["error"]["message"]
+    assert re.search(r"incomplete or damaged \(truncated: .*\): send it again", cut.json()["error"]["message"])
+    headers = {"Content-Type": "multipart/form-data; boundary=xx"}
+    began = time.monotonic()
+    assert server.client.post(PATH, content=b"--yy\r\n", headers=headers).status_code == 400
+    assert time.monotonic() - began < 3  # it does not wait for more of the body
+    assert not capfd.readouterr().err
+
+
 def test_the_official_client(server, files):
     client = openai.OpenAI(api_key="none", base_url=f"{server.url}/v1", max_retries=0)
     [(expected, duration_s)] = transcribed(files[3])
@@ -134,13 +154,13 @@ REFUSED = {
     "language": ({"language": "de"}, 400, "unsupported_value"),
     "prompt": ({"prompt": "Names: Anna"}, 400, "unsupported_value"),
     "temperature": ({"temperature": "0.3"}, 400, "unsupported_value"),
-    "no number": ({"temperature": "hot"}, 400, "invalid_value"),
+    "no number": ({"temperature": "hot"}, 400, "unsupported_value"),
     "format": ({"response_format": "diarized_json"}, 400, "unsupported_value"),
-    "granularity": (WORDS | {"timestamp_granularities[]": "frame"}, 400, "invalid_value"),
+    "granularity": (WORDS | {"timestamp_granularities[]": "frame"}, 400, "unsupported_value"),
     "granularity of json": ({"timestamp_granularities[]": "word"}, 400, "invalid_value"),
     "events": ({"stream": "true", "response_format": "srt"}, 400, "unsupported_value"),
-    "stream": ({"stream": "perhaps"}, 400, "invalid_value"),
-    "chunks": ({"chunking_strategy": "server_vad"}, 400, "invalid_value"),
+    "stream": ({"stream": "perhaps"}, 400, "unsupported_value"),
+    "chunks": ({"chunking_strategy": "server_vad"}, 400, "unsupported_value"),
     "unknown": ({"temprature": "0"}, 400, "unknown_parameter"),
     "twice": ({"language": ["en", "de"]}, 400, "invalid_value"),
 }
@@ -163,8 +183,11 @@ def test_forms_without_a_file_or_a_model(server):
 
 
 def test_other_paths_and_methods(server):
-    assert code_of(server.client.get("/v2")) == (404, "not_found")
-    assert code_of(server.client.get(PATH)) == (405, "method_not_allowed")
+    unknown, get = server.client.get("/v2"), server.client.get(PATH)
+    assert code_of(unknown) == (404, "not_found")
+    assert f"there is no /v2: this server has POST {PATH}, " in unknown.json()["error"]["message"]
+    assert code_of(get) == (405, "method_not_allowed")
+    assert get.headers["allow"] == "POST"
     assert code_of(server.client.get("/v1/models/other")) == (404, "model_not_found")
     assert server.client.get("/health").json() == {"status": "ok"}
     assert server.client.get("/ready").json() == {

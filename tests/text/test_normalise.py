@@ -37,6 +37,16 @@ MEANING = {
         "οδυσσεύς": "ΟΔΥΣΣΕΎΣ",
         "हिन्दी 한국어": "हिन्दी 한국어",
     },
+    "words.v1": {
+        "  Hello,\tWorld!\n": "hello world",
+        "It’s 5 o'clock — I’m ‘late’…": "it's 5 o'clock i'm late",
+        "Schöne Grüße ẞ, E-Mail": "schöne grüße ß e mail",
+        "П’ять сім'ї – об\u02bcїзд": "п'ять сім'ї об'їзд",
+        "ＡＢＣ　１２": "abc 12",
+        "你好，世界 。 用 iPhone 拍": "你好世界用 iphone 拍",
+        "हिन्दी, 한국어 말": "हिन्दी 한국어 말",
+        "$2,500.50 + 5% & ½": "$2 500 50 + 5% & 1⁄2",
+    },
     "ascii.v1": {
         "It’s 5 o'clock — “late”…": "It's 5 o'clock - \"late\"...",
         "Schöne Grüße ẞ": "Schone Grusse Ss",

@@ -116,3 +116,16 @@ def test_a_command_that_cannot_start(begin, tmp_path):
     assert terminal.end() == 2
     assert b"error: cannot start" in terminal.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.jsonl"]
+
+
+def test_q_closes_while_a_folder_hangs(tmp_path):
+    os.mkfifo(tmp_path / "events.jsonl")  # as a file of a mount that hangs: it cannot be opened before it is written
+    terminal = InTerminal(["-m", "asr_jax.watch", str(tmp_path)])
+    try:
+        terminal.read_until(lambda output: SHOWN in output)
+        time.sleep(0.5)
+        terminal.press("q")
+        assert terminal.end(timeout_s=20) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()

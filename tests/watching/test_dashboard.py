@@ -33,7 +33,9 @@ def dashboard(folder, *runs, silent_s=5):
 
 async def read(pilot):
     """Waits until all events are shown."""
-    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+    for view in pilot.app.views:
+        await asyncio.to_thread(view.reader.join)
     await pilot.pause()
     await pilot.pause()
 
@@ -48,6 +50,29 @@ def test_one_run(name, size, tmp_path, snap_compare):
 def test_two_runs(size, tmp_path, snap_compare):
     app = dashboard(tmp_path, training(until=900), failed())
     assert snap_compare(app, terminal_size=size, run_before=read)
+
+
+def test_three_runs(tmp_path, snap_compare):
+    app = dashboard(tmp_path, training(until=900), failed(), finished())
+    assert snap_compare(app, terminal_size=LARGE, run_before=read)
+
+
+def test_runs_outside_the_screen_are_numbered(tmp_path):
+    app = dashboard(tmp_path, training("first"), failed("second"), finished("third"))
+
+    async def look():
+        async with app.run_test(size=SMALL) as pilot:
+            await read(pilot)
+            texts = [seen(app)]
+            await pilot.press("n", "n")
+            await pilot.pause(0.1)
+            return [*texts, seen(app)]
+
+    first, last = asyncio.run(look())
+    assert "1 of 3  first" in first
+    assert "2 of 3  second" in first
+    assert "third" not in first
+    assert "3 of 3  third" in last
 
 
 def test_a_run_without_events_for_a_while(tmp_path, snap_compare):

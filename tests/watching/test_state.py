@@ -40,9 +40,9 @@ def test_a_running_job():
     assert state.warnings == ("update 950: the loss of update 950 is 2.1 times the mean of the last 100 updates",)
     assert state.samples_title == "validation (ema) at 1,200: WER 8.12 %"
     assert [sample.id for sample in state.samples] == ["1272-0003", "1272-0017", "1272-0040"]
-    assert list(curve(state, "loss").lines) == ["training", "validation (ema)"]
-    assert list(curve(state, "errors (%)").lines) == ["WER (ema)", "CER (ema)"]
-    updates, rates = curve(state, "errors (%)").lines["WER (ema)"]
+    assert list(curve(state, "loss").lines) == ["training", "validation ema"]
+    assert list(curve(state, "errors (%)").lines) == ["WER ema", "CER ema"]
+    updates, rates = curve(state, "errors (%)").lines["WER ema"]
     assert updates.tolist() == [400, 800, 1200]
     assert rates[-1] < rates[0] < 100
     assert all(curve(state, title).lines for title in ("learning rate", "gradient norm", "audio-s/s"))

@@ -55,6 +55,18 @@ def test_a_file_that_is_replaced(tmp_path):
     assert tail.num_replaced == 2
 
 
+def test_a_longer_file_with_the_same_beginning(tmp_path):
+    first, others = training(until=50), training(until=400)
+    path = write(tmp_path / "events.jsonl", first)
+    tail = Tail(path)
+    tail.read()
+    changed = [{**each, "timestamp_ms": each["timestamp_ms"] + 1} for each in others[3:]]
+    write(path, [*others[:3], *changed])
+    tail.read()
+    assert tail.events == [*others[:3], *changed]
+    assert tail.num_replaced == 1
+
+
 def test_a_file_that_disappears_for_a_while(tmp_path):
     path = write(tmp_path / "run" / "events.jsonl", failed())
     tail = Tail(path)

@@ -89,7 +89,7 @@ def gather(
             measured += rows
             num += len(there)
         if num or bad or job is None:
-            _check_share(path, num, bad)
+            _check_share(path, num, bad, may_reject=options.may_reject)
         without_duration += bad
     columns = Columns.joined(parts)
     columns = columns if job else with_unique_ids(columns)
@@ -132,7 +132,7 @@ def _listed(path: str, reader: Reader, options: ReadOptions, notes: list[str]) -
     if not num and not rejected:
         but = notes[-1].removeprefix(path) if skipped else ""
         raise UserError(f"{path} has no utterances{but}; expected one utterance or more, such as {EXAMPLE}")
-    _check_share(path, num, rejected)
+    _check_share(path, num, rejected, may_reject=options.may_reject)
     return blocks, rejected
 
 
@@ -165,8 +165,10 @@ def _local(
         return Rejected(name, f"{manifest}: {name}" if "|" in location else location, str(error))
 
 
-def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected]) -> None:
+def _check_share(path: str, num_utterances: int, rejected: Sequence[Rejected], *, may_reject: bool) -> None:
     """Checks the number of rejected utterances."""
+    if num_utterances and may_reject:
+        return
     if num_utterances and len(rejected) <= max(MAX_REJECTED, MAX_REJECTED_SHARE * (num_utterances + len(rejected))):
         return
     lines = lines_of([path])

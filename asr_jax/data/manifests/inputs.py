@@ -25,11 +25,11 @@ from asr_jax.data.manifests.readers.webdataset import TAR
 from asr_jax.data.manifests.remote import fetched, is_url, matching
 from asr_jax.metrics.measure import ALL, MEAN
 
-Role = Literal["train", "validation"]
+Role = Literal["train", "validation", "test"]
 READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, ARRAY_RECORD, TAR, AN4, LIBRISPEECH, FOLDER)
 """Readers in order of precedence: the first one that matches a path reads it."""
 
-STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev")}
+STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev"), "test": ("test", "eval")}
 MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 # Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".array_record",), (".tar",))
@@ -69,7 +69,7 @@ def resolve(paths: Sequence[str], role: Role = "train", options: ReadOptions | N
     name no sets is read whole.
 
     Args:
-        role: `train`, or `validation`: the first existing one of val, validation, valid and dev.
+        role: `train`; `validation`: the first existing one of val, validation, valid and dev; `test`: of test and eval.
 
     Returns:
         An input for each path to read, with its index into `paths`.
@@ -253,7 +253,7 @@ def _of_corpus(path: str, role: Role) -> list[str]:
         return [os.path.join(path, table)]
     if not LIBRISPEECH.matches(path) or not (sets := [each for each in subsets(path) if LIBRISPEECH.matches(each)]):
         return [path] * LIBRISPEECH.matches(path)
-    stem = "train" if role == "train" else "dev"
+    stem = "dev" if role == "validation" else role
     chosen = [each for each in sets if os.path.basename(each).startswith(stem)]
     if not chosen:
         raise UserError(f"{path} has no subset {stem}-…: {_listed(path, sets)}")
@@ -309,7 +309,7 @@ def _is_data_folder(path: str, options: ReadOptions) -> bool:
     if any(os.path.isfile(os.path.join(path, name)) for name in METADATA):
         return True
     folder = os.path.dirname(path)
-    beside = any(os.path.isdir(os.path.join(folder, stem)) for stem in (*STEMS["validation"], "test"))
+    beside = any(os.path.isdir(os.path.join(folder, stem)) for stem in (*STEMS["validation"], *STEMS["test"]))
     return beside and any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
 
 
@@ -335,7 +335,7 @@ def _refuse_streams(paths: Sequence[str]) -> None:
 def _reader(path: str, role: Role) -> Reader:
     for reader in READERS:
         if reader.matches(path):
-            return JSON_ONCE if reader is JSON and role == "validation" else reader
+            return JSON_ONCE if reader is JSON and role != "train" else reader
     raise UserError(
         f"{path} has no supported format: expected .jsonl .json .tsv .csv .parquet .arrow .array_record .tar, a Kaldi "
         f"data folder, or audio ({', '.join(AUDIO_ENDINGS)})"

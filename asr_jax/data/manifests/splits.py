@@ -37,9 +37,9 @@ def split(utterances: Utterances, *, share: float, seed: int) -> tuple[Utterance
     used = np.unique(speaker_of)
     are_known = len(used) >= 3 and all(columns.speakers.names[number] for number in used)
     groups = speaker_of if are_known else _utterances(utterances)
-    chosen = _drawn(groups, seconds, share, rng)
+    chosen = drawn(groups, seconds, share, rng)
     if not chosen.any() or chosen.all() or seconds[chosen].sum() > 2 * share * seconds.sum():
-        chosen = _drawn(_utterances(utterances), seconds, share, rng)
+        chosen = drawn(_utterances(utterances), seconds, share, rng)
     return utterances.select(~chosen), utterances.select(chosen)
 
 
@@ -53,8 +53,8 @@ def _utterances(utterances: Utterances) -> Int[np.ndarray, " R"]:
     return np.array([number.setdefault(name, len(number)) for name in names])
 
 
-def _drawn(groups: np.ndarray, seconds: np.ndarray, share: float, rng: np.random.Generator) -> Bool[np.ndarray, " R"]:
-    """Mask of randomly drawn groups, as many as come nearest to the share, at least one."""
+def drawn(groups: np.ndarray, seconds: np.ndarray, share: float, rng: np.random.Generator) -> Bool[np.ndarray, " R"]:
+    """Mask of the utterances of randomly drawn groups, as many as come nearest to the share, at least one."""
     names, group_of = np.unique(groups, return_inverse=True)
     of_group = np.bincount(group_of, weights=seconds)
     order = rng.permutation(len(names))

@@ -57,6 +57,8 @@ class ReadOptions:
     """Whether commands in the place of files are run, as `ffmpeg -i a.m4a -f wav - |` (see `data.manifests.pipes`)."""
     root: str = ""
     """Folder in the place of the current one, for relative locations in manifests. Empty: the current folder."""
+    may_reject: bool = False
+    """Whether any share of the utterances of an input may be rejected, if one is left: to look at data."""
     unpacked: Held = field(default_factory=Held, compare=False)
     """Takes bytes that are contained in the data and that training cannot read individually."""
     remarks: Counter[str] = field(default_factory=Counter, compare=False)

@@ -12,7 +12,7 @@ from asr_jax.data.manifests.utterances import Rejected, Utterance
 TRANSCRIPTS = ".trans.txt"
 LIBRISPEECH_AUDIO = (".flac", ".wav", ".mp3", ".opus")
 AN4_AUDIO = (".sph", ".wav", ".flac")
-AN4_SETS = {"train": "an4_train", "validation": "an4_test"}
+AN4_SETS = {"train": "an4_train", "validation": "an4_test", "test": "an4_test"}
 
 
 def is_librispeech(path: str) -> bool:

@@ -1,0 +1,186 @@
+"""Inspection of the texts of a corpus: its scripts, characters and case, and texts that look wrong."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from asr_jax.text.invisible import invisible_characters
+from asr_jax.text.normalise import APOSTROPHES
+from asr_jax.text.segmentation import words_of
+
+MIXED = ("LATIN", "CYRILLIC", "GREEK")
+"""Scripts with letters that look alike."""
+MAIN_SHARE = 0.03
+"""Least share of all letters at which a script is one of the corpus."""
+MOST_CAPITALS = 0.5
+"""Largest share of texts in capitals at which they are unlike the others."""
+MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)|&[a-z]+;|https?:|@@|▁|\|")
+FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]")
+DIGITS = re.compile(r"\d")
+LETTERS = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a person should know about a corpus."""
+
+    kind: str
+    """Short name, such as `no_letters`, for programs."""
+    number: int
+    """Number of utterances or files that it concerns. 0: all."""
+    message: str
+    """Description of what was found, and advice after a semicolon, without the number and the examples."""
+    examples: tuple[str, ...] = ()
+    """Utterances, characters or files that it concerns, the first ones."""
+    is_wrong: bool = True
+    """Whether it is likely to be a mistake. Otherwise it is worth knowing."""
+
+    @property
+    def line(self) -> str:
+        more = " …" if self.number > len(self.examples) else ""
+        examples = f" ({'; '.join(self.examples)}{more})" if self.examples else ""
+        what, _, advice = self.message.partition("; ")
+        number = f": {self.number:,}" if self.number else ""
+        return f"{what}{number}{examples}" + (f"; {advice}" if advice else "")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Common properties of the texts of a corpus."""
+
+    characters: Counter[str]
+    """Occurrences of each character."""
+    scripts: tuple[str, ...]
+    """Scripts of the corpus, such as `LATIN` and `HAN` (with kana), most frequent first."""
+    words: Counter[str]
+    """Occurrences of each word, in lower case."""
+    has_capitals: bool
+    """Whether some texts have both capital and small letters."""
+    has_punctuation: bool
+    """Whether texts have punctuation besides apostrophes."""
+    without_spaces: bool
+    """Whether most words follow each other without a space, as in Mandarin."""
+    without_letters: tuple[int, ...]
+    """Places of the texts that have no letter and no digit."""
+    findings: tuple[Finding, ...]
+
+
+@cache
+def script_of(character: str) -> str:
+    """Script of a letter, from its Unicode name; `HAN` includes kana. Empty for others and for modifier letters."""
+    if unicodedata.category(character) not in ("Lu", "Ll", "Lt", "Lo"):
+        return ""
+    name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+    script = name.partition(" ")[0]
+    return {"CJK": "HAN", "HIRAGANA": "HAN", "KATAKANA": "HAN", "MICRO": "", "FEMININE": "", "MASCULINE": ""}.get(
+        script, script
+    )
+
+
+def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
+    """Inspects texts as they are in manifests, before any normaliser.
+
+    Args:
+        ids: Ids of the utterances, for examples.
+    """
+    characters, words = Counter("".join(texts)), Counter[str]()
+    spaced = num_words = 0
+    for text in texts:
+        parts = text.lower().split()
+        found = words_of(text.lower())
+        words.update(found)
+        spaced, num_words = spaced + len(parts), num_words + len(found)
+    by_script = Counter[str]()
+    for character, number in characters.items():
+        by_script[script_of(character)] += number
+    del by_script[""]
+    main = [name for name, number in by_script.most_common() if number >= MAIN_SHARE * by_script.total()]
+    has_letters = [any(map(str.isalnum, text)) for text in texts]
+    capitals = [place for place, text in enumerate(texts) if text.isupper() and len(LETTERS.findall(text)) > 1]
+    shown = {place: f"{name} {text[:60]!r}" for place, (name, text) in enumerate(zip(ids, texts, strict=True))}
+
+    def about(kind: str, places: Sequence[int], message: str, *, is_wrong: bool = True) -> Iterator[Finding]:
+        if places:
+            yield Finding(kind, len(places), message, tuple(shown[place] for place in places[:3]), is_wrong)
+
+    def those(check: Callable[[str], object]) -> list[int]:
+        return [place for place, text in enumerate(texts) if check(text)]
+
+    def of_other_script(text: str) -> bool:
+        return any(script and script not in main for script in map(script_of, set(text)))
+
+    without = [place for place, has in enumerate(has_letters) if not has]
+    in_lower_case = Counter("".join(texts).lower())
+    once = sorted(each for each, number in in_lower_case.items() if number == 1 and each.isalnum())
+    apostrophes = [each for each in characters if each == "'" or APOSTROPHES.match(each)]
+    findings = [
+        *about("no_text", [place for place in without if not texts[place].strip()], "empty texts; they are left out"),
+        *about(
+            "no_letters",
+            [place for place in without if texts[place].strip()],
+            "texts of punctuation alone; they are left out",
+        ),
+        *about(
+            "mixed_scripts",
+            those(has_mixed_word),
+            "texts with words of letters of several scripts that look alike; write each word in one script",
+        ),
+        *about(
+            "other_script",
+            [place for place in those(of_other_script) if not has_mixed_word(texts[place])],
+            f"texts with letters of other scripts than {', '.join(map(str.title, main))}",
+        ),
+        *about("markup", those(MARKUP.search), "texts with brackets or markup; the model would learn them as speech"),
+        *about(
+            "capitals",
+            capitals if len(capitals) < MOST_CAPITALS * len(texts) else [],
+            "texts in capitals, unlike the others",
+            is_wrong=False,
+        ),
+        *about(
+            "full_width",
+            those(FULL_WIDTH.search),
+            "texts with full-width or half-width letters; they become plain ones",
+            is_wrong=False,
+        ),
+        *about(
+            "digits",
+            those(DIGITS.search) if main else [],
+            "texts with digits; spell them out as they are spoken",
+            is_wrong=False,
+        ),
+        *about("invisible", those(invisible_characters), "texts with invisible characters; they are removed"),
+    ]
+    if once and len(main) and not {"HAN", "HANGUL"} & {*main} and characters.total() > 1000:
+        which = tuple(f"{each} ({unicodedata.name(each, 'no name')})" for each in once[:5])
+        findings.append(
+            Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which)
+        )
+    if len(apostrophes) > 1:
+        which = tuple(f"{each} {characters[each]:,} times" for each in apostrophes)
+        message = "kinds of apostrophes"
+        findings.append(Finding("apostrophes", len(apostrophes), message, which, is_wrong=False))
+    return Texts(
+        characters,
+        tuple(main),
+        words,
+        has_capitals=any(map(_is_mixed, texts)),
+        has_punctuation=any(unicodedata.category(each)[0] == "P" and each != "'" for each in characters),
+        without_spaces=num_words > 2 * spaced,
+        without_letters=tuple(without),
+        findings=tuple(findings),
+    )
+
+
+def has_mixed_word(text: str) -> bool:
+    """Whether a word has letters of two of the scripts MIXED, such as a Latin `i` in a Ukrainian word."""
+    if text.isascii():
+        return False
+    return any(len({*map(script_of, set(word))} & {*MIXED}) > 1 for word in LETTERS.findall(text))
+
+
+def _is_mixed(text: str) -> bool:
+    return any(map(str.isupper, text)) and any(map(str.islower, text))
