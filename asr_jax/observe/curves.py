@@ -83,7 +83,10 @@ def compared_curves(runs: Mapping[str, Path]) -> Figure:
     """
     found = [_points(path) for path in runs.values()]
     titles = [title for title in found[0] if any(len(of_run[title][0]) for of_run in found)] or ["Training loss"]
-    rows = (len(titles) + 1) // 2
+    rows, last = (
+        (len(titles) + 1) // 2,
+        max((max(at) for each in found for at, _ in each.values() if len(at)), default=1),
+    )
     figure = Figure(figsize=(12, 0.6 + 3.4 * rows), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12))
     for number, title in enumerate(titles):
         axes, values = figure.add_subplot(rows, 2, number + 1), np.concatenate([each[title][1] for each in found])
@@ -94,8 +97,10 @@ def compared_curves(runs: Mapping[str, Path]) -> Figure:
             marker = "o" if event == "validation" else _marker(of_run[title][0])
             line = ("-", "--")[place % 2]
             axes.plot(*of_run[title], color=COLOURS[place], ls=line, lw=2, marker=marker, ms=3.5, label=name[:60])
-        _set_log_scale(axes, values)
-        axes.legend(frameon=False, loc="best", fontsize=9)
+        if event == "validation" or title == "Training loss":
+            _set_log_scale(axes, values)
+        axes.set_xlim(0, 1.02 * max(last, 1))
+        axes.legend(frameon=False, loc="best", fontsize=9, handlelength=3.5)
     return figure
 
 

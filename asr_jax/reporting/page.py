@@ -200,7 +200,7 @@ def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, An
         ("Words", "number", first.words.tolist()),
         *((f"WER{end} (%)", "number", _percents(utterance_rates(of).tolist())) for end, of in by_end),
         *((f"Confidence{end} (%)", "number", _percents(map(_confidence, of.rows))) for end, of in by_end),
-        ("Seconds", "number", [number(each.duration_s) for each in first.recognised]),
+        ("Seconds", "number", [_rounded(number(each.duration_s)) for each in first.recognised]),
         *((name.capitalize(), "name", [getattr(each, name) for each in first.recognised]) for name in NAMED),
     ]
     kept = [
@@ -219,6 +219,10 @@ def _confidence(row: Mapping[str, Any]) -> float | None:
 
 def _percents(shares: Iterable[float | None]) -> list[float | None]:
     return [None if share is None or math.isnan(share) else round(100 * share, 1) for share in shares]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
 
 
 def _in_script(value: Any) -> Markup:

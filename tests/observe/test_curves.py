@@ -216,6 +216,7 @@ def test_runs_are_compared_in_the_same_axes(tmp_path):
     ]  # fmt: skip
     for panel in axes.values():
         assert [line.get_label() for line in panel.lines] == ["first", "second"]
+    assert {panel.get_xlim() for panel in axes.values()} == {(0, 1.02 * 40)}
     assert [line.get_ydata().item() for line in axes["Validation WER (%)"].lines] == approx([10.0, 20.0])
     assert [line.get_ydata().tolist() for line in axes["Learning rate"].lines] == [[1.0] * 4, [2.0] * 4]
 
