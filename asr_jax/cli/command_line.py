@@ -283,7 +283,7 @@ def config_of_package(file: Path) -> Path:
     """Returns the package's config, in a wheel or a checkout.
 
     Args:
-        file: `configs/NAME.py`. It is returned as it is if the package has no such config.
+        file: `configs/NAME.py`. If the package has no such config, the path is returned unchanged.
     """
     package = Path(__file__).parents[1]
     of_wheel, of_checkout = (folder / file for folder in (package, package.parent))

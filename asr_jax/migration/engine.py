@@ -231,7 +231,7 @@ def _yaml_files(found: Read, files: Sequence[Path], shell: Shell) -> list[Path]:
             paths.append(path)
         elif name.endswith((".yaml", ".yml")):
             found.notes.append(
-                f"{name} was not found: its settings are those of the recipe; add the file to the sources"
+                f"{name} was not found: the settings of the recipe are used instead; add the file to the sources"
             )
     return list(dict.fromkeys(paths))
 

@@ -79,7 +79,7 @@ TABLE = Table({
     f"{TRAIN}.bucketing_weights": Absent("set data.mixing.weights"),
     f"{TRAIN}.augmentor.*": Absent("set model.augment (Gain, UniformNoise, BackgroundNoise, …) and data.speeds"),
     f"{TRAIN}.max_tps": Absent("set data.filters.max_chars_per_s"),
-    f"{TRAIN}.labels": NotNeeded("they are those of the model"),
+    f"{TRAIN}.labels": NotNeeded("the model has them"),
     **_each(TRAIN, "shuffle pin_memory normalize_transcripts parser normalize drop_last", DONE),
     **_each(TRAIN, "use_start_end_token trim_mode channel_selector text_field lang_field", UNREAD),
     **_each(TRAIN, "is_tarred shuffle_n tarred_shard_strategy shard_strategy defer_setup is_concat", TAR),
@@ -148,7 +148,7 @@ TABLE = Table({
     "trainer.gradient_clip_val": To("optim.clip_at", lambda value: real(value or 0)),
     "trainer.precision": PART,
     "trainer.log_every_n_steps": To("training.log_every"),
-    "trainer.sync_batchnorm": NotNeeded("statistics are always those of all devices"),
+    "trainer.sync_batchnorm": NotNeeded("statistics are always computed over all devices"),
     "trainer.limit_train_batches trainer.limit_val_batches": Absent("set data.max_train_utterances", (1.0,)),
     "trainer.use_distributed_sampler trainer.*": LIGHTNING,
     "exp_manager.exp_dir": PART,
@@ -215,7 +215,7 @@ def _initial_model(given: Given, base: Experiment) -> Iterator[Change | str]:
     """The model of a file that fine-tuning begins with."""
     path = str(given.get("init_from_nemo_model", "the .nemo file (init_from_nemo_model)"))
     if not Path(path).is_file():
-        yield f"{path} is not on this machine: the sizes are those of the recipe; migrate where the file is"
+        yield f"{path} is not on this machine: the sizes of the recipe are used; migrate where the file is"
         return
     found = model_of(path)
     assert found  # a .nemo file describes itself

@@ -42,7 +42,7 @@ def config_text(found: Migration, sources: str) -> str:
     refused = [line for line in found.lines if line.kind == "refused"]
     about = [
         f"Migrated from {found.system.title}: {sources}".replace("\\", "/"),
-        f"Comments name the values that settings are from; the other settings are those of configs/{found.recipe}.py.",
+        f"Comments name the original values. Settings without a comment have the values of configs/{found.recipe}.py.",
         *(f"Differs: {each}" for each in found.differs),
         *(f"There is no such setting: {line.given}: {line.result}" for line in refused),
     ]

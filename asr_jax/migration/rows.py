@@ -31,7 +31,7 @@ class Elsewhere:
     command: str
     """Command with its flag, such as evaluate --batch-size; `python -m asr_jax.` is added."""
     read: Read | None = None
-    """Conversion of the value. None: it stays as it is."""
+    """Conversion of the value. None: the value is not changed."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Metrics:
         self.waiting_seconds = Gauge(
             "asr_jax_waiting_seconds", "Audio that waits to be recognised", registry=self.registry
         )
-        self.decoders = Gauge("asr_jax_decoders", "Processes for decoding that run", registry=self.registry)
+        self.decoders = Gauge("asr_jax_decoders", "Running processes that decode audio", registry=self.registry)
         self.replaced_decoders = Gauge(
             "asr_jax_replaced_decoders", "Processes for decoding that were replaced", registry=self.registry
         )

@@ -98,71 +98,8 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         by_script[script_of(character)] += number
     del by_script[""]
     main = [name for name, number in by_script.most_common() if number >= MAIN_SHARE * by_script.total()]
-    has_letters = [any(map(str.isalnum, text)) for text in texts]
-    capitals = [place for place, text in enumerate(texts) if text.isupper() and len(LETTERS.findall(text)) > 1]
-    shown = {place: f"{name} {text[:60]!r}" for place, (name, text) in enumerate(zip(ids, texts, strict=True))}
-
-    def about(kind: str, places: Sequence[int], message: str, *, is_wrong: bool = True) -> Iterator[Finding]:
-        if places:
-            yield Finding(kind, len(places), message, tuple(shown[place] for place in places[:3]), is_wrong)
-
-    def those(check: Callable[[str], object]) -> list[int]:
-        return [place for place, text in enumerate(texts) if check(text)]
-
-    def of_other_script(text: str) -> bool:
-        return any(script and script not in main for script in map(script_of, set(text)))
-
-    without = [place for place, has in enumerate(has_letters) if not has]
-    in_lower_case = Counter("".join(texts).lower())
-    once = sorted(each for each, number in in_lower_case.items() if number == 1 and each.isalnum())
-    apostrophes = [each for each in characters if each == "'" or APOSTROPHES.match(each)]
-    findings = [
-        *about("no_text", [place for place in without if not texts[place].strip()], "empty texts; they are left out"),
-        *about(
-            "no_letters",
-            [place for place in without if texts[place].strip()],
-            "texts of punctuation alone; they are left out",
-        ),
-        *about(
-            "mixed_scripts",
-            those(has_mixed_word),
-            "texts with words of letters of several scripts that look alike; write each word in one script",
-        ),
-        *about(
-            "other_script",
-            [place for place in those(of_other_script) if not has_mixed_word(texts[place])],
-            f"texts with letters of other scripts than {', '.join(map(str.title, main))}",
-        ),
-        *about("markup", those(MARKUP.search), "texts with brackets or markup; the model would learn them as speech"),
-        *about(
-            "capitals",
-            capitals if len(capitals) < MOST_CAPITALS * len(texts) else [],
-            "texts in capitals, unlike the others",
-            is_wrong=False,
-        ),
-        *about(
-            "full_width",
-            those(FULL_WIDTH.search),
-            "texts with full-width or half-width letters; they become plain ones",
-            is_wrong=False,
-        ),
-        *about(
-            "digits",
-            those(DIGITS.search) if main else [],
-            "texts with digits; spell them out as they are spoken",
-            is_wrong=False,
-        ),
-        *about("invisible", those(invisible_characters), "texts with invisible characters; they are removed"),
-    ]
-    if once and len(main) and not {"HAN", "HANGUL"} & {*main} and characters.total() > 1000:
-        which = tuple(f"{each} ({unicodedata.name(each, 'no name')})" for each in once[:5])
-        findings.append(
-            Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which)
-        )
-    if len(apostrophes) > 1:
-        which = tuple(f"{each} {characters[each]:,} times" for each in apostrophes)
-        message = "kinds of apostrophes"
-        findings.append(Finding("apostrophes", len(apostrophes), message, which, is_wrong=False))
+    without = [place for place, text in enumerate(texts) if not any(map(str.isalnum, text))]
+    findings = [*_of_texts(texts, ids, main, without), *_of_characters(characters, texts, main)]
     return Texts(
         characters,
         tuple(main),
@@ -173,6 +110,62 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         without_letters=tuple(without),
         findings=tuple(findings),
     )
+
+
+def _of_texts(
+    texts: Sequence[str], ids: Sequence[str], main: Sequence[str], without: Sequence[int]
+) -> Iterator[Finding]:
+    """Yields findings about texts, with three examples of each kind.
+
+    Args:
+        main: Scripts that most texts are in.
+        without: Places of the texts without letters and digits.
+    """
+    shown = {place: f"{name} {text[:60]!r}" for place, (name, text) in enumerate(zip(ids, texts, strict=True))}
+
+    def about(kind: str, places: Sequence[int], message: str, *, is_wrong: bool = True) -> Iterator[Finding]:
+        if places:
+            yield Finding(kind, len(places), message, tuple(shown[place] for place in places[:3]), is_wrong)
+
+    def those(check: Callable[[str], object]) -> list[int]:
+        return [place for place, text in enumerate(texts) if check(text)]
+
+    def of_other_script(text: str) -> bool:
+        is_other = any(script and script not in main for script in map(script_of, set(text)))
+        return is_other and not has_mixed_word(text)
+
+    empty = [place for place in without if not texts[place].strip()]
+    yield from about("no_text", empty, "empty texts; they are left out")
+    only_punctuation = [place for place in without if texts[place].strip()]
+    yield from about("no_letters", only_punctuation, "texts of punctuation alone; they are left out")
+    message = "texts with words of letters of several scripts that look alike; write each word in one script"
+    yield from about("mixed_scripts", those(has_mixed_word), message)
+    message = f"texts with letters of other scripts than {', '.join(map(str.title, main))}"
+    yield from about("other_script", those(of_other_script), message)
+    message = "texts with brackets or markup; the model would learn them as speech"
+    yield from about("markup", those(MARKUP.search), message)
+    capitals = those(lambda text: text.isupper() and len(LETTERS.findall(text)) > 1)
+    if len(capitals) < MOST_CAPITALS * len(texts):
+        yield from about("capitals", capitals, "texts in capitals, unlike the others", is_wrong=False)
+    message = "texts with full-width or half-width letters; they become plain ones"
+    yield from about("full_width", those(FULL_WIDTH.search), message, is_wrong=False)
+    if main:
+        message = "texts with digits; spell them out as they are spoken"
+        yield from about("digits", those(DIGITS.search), message, is_wrong=False)
+    yield from about("invisible", those(invisible_characters), "texts with invisible characters; they are removed")
+
+
+def _of_characters(characters: Counter[str], texts: Sequence[str], main: Sequence[str]) -> Iterator[Finding]:
+    """Yields findings about characters that occur once, and about several kinds of apostrophes."""
+    in_lower_case = Counter("".join(texts).lower())
+    once = sorted(each for each, number in in_lower_case.items() if number == 1 and each.isalnum())
+    if once and len(main) and not {"HAN", "HANGUL"} & {*main} and characters.total() > 1000:
+        which = tuple(f"{each} ({unicodedata.name(each, 'no name')})" for each in once[:5])
+        yield Finding("rare_characters", len(once), "characters that occur once; each becomes a label", which)
+    apostrophes = [each for each in characters if each == "'" or APOSTROPHES.match(each)]
+    if len(apostrophes) > 1:
+        which = tuple(f"{each} {characters[each]:,} times" for each in apostrophes)
+        yield Finding("apostrophes", len(apostrophes), "kinds of apostrophes", which, is_wrong=False)
 
 
 def has_mixed_word(text: str) -> bool:

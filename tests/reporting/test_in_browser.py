@@ -12,14 +12,12 @@ import pytest
 from PIL import Image
 
 from asr_jax.cli.report import main
-from tests.browser import CHROMIUM, needs_browser
+from tests.browser import browsing, needs_browser
 from tests.reporting.made import predictions, recording, run
 from tests.support import assert_within
 
 pytest.importorskip("jinja2", reason="needs the extra report")
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
 pytestmark = needs_browser
-FLAGS = ("--no-sandbox", "--mute-audio", "--autoplay-policy=no-user-gesture-required")
 HOSTILE = (
     "</script><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\"> &amp; {{ 7 * 7 }}"
 )
@@ -27,10 +25,8 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def browser():
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with browsing("--autoplay-policy=no-user-gesture-required") as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

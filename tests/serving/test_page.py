@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from tests.browser import CHROMIUM, needs_browser
+from tests.browser import api, browsing, needs_browser
 from tests.serving.servers import content, running, sound, transcribed
 
-playwright = pytest.importorskip("playwright.sync_api")
 TOKEN = "a-secret"
 
 pytestmark = [pytest.mark.slow, needs_browser]
@@ -29,35 +28,26 @@ def audio(tmp_path_factory):
 
 @pytest.fixture
 def page(server, audio):
-    flags = [
-        "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", "--no-sandbox",
-        f"--use-file-for-fake-audio-capture={audio}",
-    ]  # fmt: skip
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=flags)
-        try:
-            page = browser.new_page(accept_downloads=True)
-            errors = []
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda message: message.type == "error" and errors.append(message.text))
-            outside = []
-            page.on(
-                "request", lambda sent: sent.url.startswith((server.url, "blob:", "data:")) or outside.append(sent.url)
-            )
-            page.goto(server.url)
-            page.fill("#token", TOKEN)
-            playwright.expect(page.locator("#status")).to_have_text("Ready", timeout=20_000)
-            yield page
-            assert not errors
-            assert not outside
-        finally:
-            browser.close()
+    flags = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    with browsing(*flags, f"--use-file-for-fake-audio-capture={audio}") as browser:
+        page = browser.new_page(accept_downloads=True)
+        errors = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+        outside = []
+        page.on("request", lambda sent: sent.url.startswith((server.url, "blob:", "data:")) or outside.append(sent.url))
+        page.goto(server.url)
+        page.fill("#token", TOKEN)
+        api.expect(page.locator("#status")).to_have_text("Ready", timeout=20_000)
+        yield page
+        assert not errors
+        assert not outside
 
 
 def test_a_file(page, audio, tmp_path):
     [(expected, duration_s)] = transcribed(audio)
     page.set_input_files("#file", audio)
-    playwright.expect(page.locator("#status")).to_have_text(
+    api.expect(page.locator("#status")).to_have_text(
         f"{len(expected['words'])} words in {duration_s:.1f} s of audio", timeout=20_000
     )
     assert page.locator("#words button").all_inner_texts() == [word["text"] for word in expected["words"]]
@@ -85,7 +75,7 @@ def test_a_recording(page, server):
     page.wait_for_function("() => document.getElementById('partial').textContent.length > 3", timeout=20_000)
     time.sleep(1.0)
     page.click("#record")
-    playwright.expect(page.locator("#result")).to_be_visible(timeout=20_000)
+    api.expect(page.locator("#result")).to_be_visible(timeout=20_000)
     assert page.locator("#words button").count()
     [seconds] = re.findall(r"words? in (\d+\.\d) s of audio", page.locator("#status").inner_text())
     assert float(seconds) > 1.0
@@ -96,11 +86,9 @@ def test_a_recording(page, server):
 
 
 def test_errors_are_shown(server, audio):
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with browsing() as browser:
         page = browser.new_page()
         page.goto(server.url)
-        playwright.expect(page.locator("#status")).to_have_text("Ready", timeout=20_000)
+        api.expect(page.locator("#status")).to_have_text("Ready", timeout=20_000)
         page.set_input_files("#file", audio)
-        playwright.expect(page.locator("#status")).to_have_text("Enter the server's token above.", timeout=20_000)
-        browser.close()
+        api.expect(page.locator("#status")).to_have_text("Enter the server's token above.", timeout=20_000)

@@ -8,12 +8,10 @@ from importlib import resources
 
 import pytest
 
-from tests.browser import CHROMIUM, needs_browser
+from tests.browser import api, browsing, needs_browser
 from tests.support import assert_within
 
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
 pytestmark = needs_browser
-FLAGS = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", "--no-sandbox", "--mute-audio")
 SIZE = "the body has more than 100 bytes"
 WATCHED = """
 const given = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -30,10 +28,8 @@ window.WebSocket = class {
 
 @pytest.fixture(scope="module")
 def browser():
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with browsing("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as found:
         yield found
-        found.close()
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

@@ -16,7 +16,7 @@ from asr_jax.text.inspection import Finding
 SHARE, MOST_HELD_OUT_S = 0.1, 3600.0
 """Share of the audio of a set that is split off, and its most seconds."""
 DRAWS = 20
-"""Number of random splits of a set, of which the one nearest to its share is used."""
+"""Number of random splits that are tried for a set. The split whose size is nearest to the set's share is used."""
 LONG_TEXT = 20
 """Least characters of texts whose equality, with equal durations, means the same recording."""
 FEW_SPEAKERS = 5
@@ -74,7 +74,7 @@ def with_held_out(
     """Splits a validation set, and a test set if both are missing, from the training set.
 
     Args:
-        roles: Set of each utterance, as it is given.
+        roles: Name of the set of each utterance in the manifests.
         speakers: Name of the speaker of each utterance; empty if it is not known.
         copies: Results of `audio_keys` and `text_keys`.
         seed: Number from 0 that determines the split.

@@ -51,7 +51,7 @@ class Survey:
     rates: dict[int, float]
     """Share of the utterances by sample rate in Hz, most frequent first."""
     chars_per_s: tuple[float, float]
-    """Limits of characters per second outside of which texts look as if they belong to other audio."""
+    """Smallest and largest usual number of characters per second. Other texts may belong to other audio."""
     findings: tuple[Finding, ...]
 
     @property
