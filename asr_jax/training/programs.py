@@ -20,7 +20,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int, UInt32
 
+from asr_jax.core.allocator import available_bytes
 from asr_jax.core.batch import Batch
+from asr_jax.core.devices import platform_of
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import abstract, num_row_devices, replicated
 from asr_jax.core.programs import TRACED, Program, Programs, memory_of
@@ -331,13 +333,15 @@ def _results(
 
 def _checked_memory(table: Sequence[Mapping[str, Any]], more_bytes: int, mesh: Mesh) -> dict[str, int | None]:
     """Returns `CompiledSteps.memory`."""
-    limit = (mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")  # CPUs report no limit.
+    device = mesh.local_devices[0]
+    limit = (device.memory_stats() or {}).get("bytes_limit")  # CPUs report no limit, and share the machine's memory.
+    has = limit or (available_bytes() // len(mesh.local_devices) if platform_of(device) == "cpu" else 0)
     worst = max(table, key=lambda row: row["memory_bytes"])
     needed = worst["memory_bytes"] + more_bytes
-    if limit and needed > limit:
+    if has and needed > has:
         raise UserError(
-            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.1f} GB with the training "
-            f"state, and a device has {limit / 1e9:.1f} GB; {SMALLER_BATCHES}"
+            f"the batch of {worst['rows']} × {worst['seconds']} s needs {needed / 1e9:.3g} GB with the training "
+            f"state, and a device has {has / 1e9:.3g} GB; {SMALLER_BATCHES}"
         )
     return {"maximum_bytes": needed, "limit_bytes": limit}
 

@@ -10,6 +10,7 @@ import pytest
 from asr_jax.audio.distort import Babble
 from asr_jax.audio.presets import rust_squeezeformer
 from asr_jax.audio.specaugment import SpecAugment
+from asr_jax.core.errors import UserError
 from asr_jax.core.hlo import Module
 from asr_jax.core.meshes import data_mesh, global_batch, mesh_of, replicated
 from asr_jax.core.pytrees import num_bytes
@@ -30,6 +31,7 @@ from asr_jax.nn.recurrent.prediction import LSTMPrediction
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.training import programs
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.programs import StepPrograms, compile_steps
 from asr_jax.training.recipe import Recipe
@@ -156,3 +158,11 @@ def test_gradients_are_summed_over_the_devices_once_per_update():
     assert set(of_update) == {"all-reduce"}
     assert of_update["all-reduce"][1] == approx(size, rel=0.01)
     assert {each.sharding for each in jax.tree.leaves(accumulated.sums)} == {replicated(mesh)}
+
+
+@pytest.mark.slow
+def test_a_batch_that_exceeds_the_memory_of_the_machine_is_refused(monkeypatch):
+    monkeypatch.setattr(programs, "available_bytes", lambda: 200_000)
+    message = r"the batch of 8 × 0.4 s needs 0.\d+ GB with the training state, and a device has 0.0002 GB; "
+    with pytest.raises(UserError, match=message):
+        updates(recipe_of(FAST), data_mesh(1))
