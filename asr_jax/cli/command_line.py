@@ -8,11 +8,13 @@ import importlib.util
 import inspect
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 from tyro.conf import arg
@@ -87,6 +89,10 @@ class ExperimentSource:
     """Weights to start from; without --config, a run, whose settings are used too."""
 
 
+FULL_MEMORY = re.compile("RESOURCE_EXHAUSTED|Out of memory allocating")
+"""Parts of XLA's messages about allocations that have failed."""
+
+
 def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
     """Calls the main function of a command; prints expected errors without a traceback and exits with their code.
 
@@ -108,10 +114,8 @@ def _call_in_run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]
         processes, code = sys.modules.get(PROCESSES), RunError.exit_code
         if isinstance(error, SystemExit):
             code = int(error.code or 0)
-        elif processes:
-            traceback.print_exception(error)
         if processes and code and not isinstance(error, _PlannedExit):
-            processes.exit_at_once(code)
+            processes.exit_at_once(code, None if isinstance(error, SystemExit) else error)
         raise
 
 
@@ -142,10 +146,22 @@ def _call(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> No
         sys.exit(130)
     except Exception as error:
         processes = sys.modules.get(PROCESSES)
-        if not processes or not (lost := processes.lost_peer(error)):
+        known = (processes and processes.lost_peer(error)) or _full_memory(error)
+        if not known:
             raise
-        print(f"error: {lost}", file=sys.stderr)
-        sys.exit(lost.exit_code)
+        print(f"error: {known}", file=sys.stderr)
+        sys.exit(known.exit_code)
+
+
+def _full_memory(error: Exception) -> RunError | None:
+    """Returns an error for the user if an allocation has failed, on a device or in the memory of this machine."""
+    if not isinstance(error, MemoryError) and not FULL_MEMORY.search(str(error)):
+        return None
+    return RunError(
+        f"the memory is full ({str(error).partition('\n')[0] or type(error).__name__}): compute smaller batches, with "
+        "--data.batching.budget or --training.split 2 in training, or --batch-seconds in other commands, or end other "
+        "programs that use this memory"
+    )
 
 
 @contextlib.contextmanager
@@ -325,7 +341,7 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
         frames = reversed(traceback.extract_tb(error.__traceback__))
         line = next((f":{frame.lineno}" for frame in frames if Path(frame.filename) == file.absolute()), "")
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise UserError(f"config {path}{line}: {kind}{error}") from error
+        raise UserError(f"config {path}{line}: {kind}{error}{_meant(error, module)}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"config {path}: experiment() returned {type(experiment).__name__}, expected an Experiment")
     own = sorted(name for name in classes(experiment) if name.startswith(spec.name + ":"))
@@ -335,3 +351,10 @@ def load_config(path: str | Path, *, init_from: str = "") -> Experiment:
             "a module that can be imported"
         )
     return experiment
+
+
+def _meant(error: Exception, module: ModuleType) -> str:
+    """Returns `; did you mean …?` if the error is a misspelled field of a class that a config has imported."""
+    found = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    kind = vars(module).get(found[1]) if found else None
+    return nearest(found[2], [each.name for each in dataclasses.fields(kind)]) if found and kind else ""

@@ -52,6 +52,8 @@ def run() -> None:
     use_utf8()
     name = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
     if name in COMMANDS:
+        if not sys.flags.safe_path:  # as `python -m` does, for modules that a config imports
+            sys.path.insert(0, os.getcwd())
         sys.argv = [f"python -m asr_jax.{name}", *sys.argv[2:]]
         runpy.run_module(f"asr_jax.{name}", run_name="__main__", alter_sys=True)
         return

@@ -151,13 +151,15 @@ def lost_peer(error: BaseException) -> UserError | None:
     return lost
 
 
-def exit_at_once(code: int) -> None:
-    """Exits after an error, in one of several processes. Returns in a process that is alone.
+def exit_at_once(code: int, error: BaseException | None = None) -> None:
+    """Prints the traceback of an error and exits, in one of several processes. Returns in a process that is alone.
 
     At a regular exit, JAX would wait for the other processes, which may wait for this one.
     """
     if not jax.distributed.is_initialized():
         return
+    if error:
+        traceback.print_exception(error)
     if is_main():
         time.sleep(GRACE_S)
     end_native_log()

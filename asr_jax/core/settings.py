@@ -103,7 +103,7 @@ def check(values: Any) -> None:
         value, kind = getattr(values, field.name), plain[field.name]
         if not is_bearable(value, kind, conf=INT_IS_FLOAT):
             shown = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-            shown = re.sub(r"^Optional\[(.*)\]$", r"\1 | None", shown)
+            shown = re.sub(r"Literal\[(.*?)\]", r"one of \1", re.sub(r"^Optional\[(.*)\]$", r"\1 | None", shown))
             found.append(f"{field.name} is {value!r}: expected {shown}")
             continue
         if (resolved := _with_paths(hints[field.name], value, at_home)) != value:

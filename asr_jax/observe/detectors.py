@@ -15,7 +15,8 @@ SPIKE_FACTOR = 2.0
 BLANK_SHARE = 0.95
 """Fraction of empty transcripts above which the model is assumed to output only blanks."""
 BLANK_AFTER_UPDATES = 200
-"""Number of updates before this check starts, because CTC models output only blanks at first."""
+"""Number of updates before this check starts, because CTC models output only blanks at first. The last validation is
+always checked."""
 WAITING_SHARE = 0.2
 """Fraction of the time spent waiting for batches above which a warning is written."""
 STRAGGLING = 2.0
@@ -51,10 +52,13 @@ class Detectors:
         self._losses: deque[float] = deque(maxlen=30)
         self._guesses: dict[str, deque[tuple[int, float, float]]] = defaultdict(deque)
         self._reported: set[str] = set()
+        self._num_updates = math.inf
 
     def __call__(self, event: Event) -> None:
         data = event["data"]
-        if event["event"] == "train_step":
+        if event["event"] == "run_start":
+            self._num_updates = data["num_updates"]
+        elif event["event"] == "train_step":
             self._loss(data)
             self._waiting(data)
             self._straggler(data)
@@ -168,15 +172,15 @@ class Detectors:
 
     def _blank(self, data: dict[str, Any]) -> None:
         share = data.get("empty_share")
-        if share is None or data["update"] < BLANK_AFTER_UPDATES:
+        if share is None or data["update"] < min(BLANK_AFTER_UPDATES, self._num_updates):
             return
         self._report(
             "blank only",
             share > BLANK_SHARE,
             data,
             f"{share:.0%} of the transcripts are empty: the model outputs only blanks. This is normal at the start of "
-            "CTC training. If the loss no longer falls, use a longer warm-up or a lower learning rate, and check that "
-            "texts match their audio and labels fit their frames (metrics/…/infeasible)",
+            "CTC training, and in runs that end there. If the loss no longer falls, use a longer warm-up or a lower "
+            "learning rate, and check that texts match their audio and labels fit their frames (metrics/…/infeasible)",
             empty_share=share,
         )
 

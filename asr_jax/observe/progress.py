@@ -189,13 +189,14 @@ class ProgressView:
         trial = " (--data.batching.num-buckets 1 compiles a single one, for trials)" if data["shapes"] > 1 else ""
         self._say(f"compiling {counted(data['shapes'], 'batch shape')}{trial}; later starts load them from a cache")
         self._started_s, self._compile_s = time.monotonic(), data.get("elapsed_s", 0.0)
+        self._compiling = "compiling"
         if not self._live:  # a terminal has the elapsed time in its bar
             self._is_compiled = threading.Event()
             threading.Thread(target=self._tick, args=(self._is_compiled,), daemon=True).start()
 
     def _tick(self, is_over: threading.Event) -> None:
         while not is_over.wait(self._tick_s):
-            self._say(f"compiling for {self._compile_clock()}")
+            self._say(f"{self._compiling} for {self._compile_clock()}")
 
     def _compile_clock(self) -> str:
         return clock(time.monotonic() - self._started_s)
@@ -208,6 +209,8 @@ class ProgressView:
 
     def _compiled(self, data: Data) -> None:
         done = f"{data['number']} of {data['shapes']}"
+        if data["number"] == data["shapes"]:
+            self._compiling = "compiling the update of the parameters"
         self._bar.update(self._task, description=f"compiled {done} batch shapes")
         if not self._live:
             self._say(f"compiled {done} in {clock(data.get('elapsed_s', 0.0) - self._compile_s)}")

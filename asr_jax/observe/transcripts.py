@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from rapidfuzz.distance import Levenshtein
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from asr_jax.text.segmentation import words_of
 
@@ -62,7 +62,7 @@ def aligned_lines(reference: str, hypothesis: str, *, width: int = 100) -> list[
     `*` replaces a missing word. Long utterances have several such groups of lines.
 
     Args:
-        width: Maximum width of a line in terminal cells. A longer word has a line of its own.
+        width: Maximum width of a line in terminal cells. A longer word has a line of its own, and is cut.
     """
     lines: list[str] = []
     for pairs in aligned_groups(reference, hypothesis, width=width):
@@ -77,10 +77,19 @@ def aligned_groups(reference: str, hypothesis: str, *, width: int) -> Iterator[l
     Two empty texts give one empty group.
     """
     group, used = list[Pair](), 4
-    for pair in align(reference, hypothesis):
+    for whole in align(reference, hypothesis):
+        pair = Pair(_cut(whole.reference, width - 5), _cut(whole.hypothesis, width - 5), whole.mark)
         if group and used + 1 + pair.size > width:
             yield group
             group, used = [], 4
         group.append(pair)
         used += 1 + pair.size
     yield group
+
+
+def _cut(word: str, width: int) -> str:
+    """Cuts a word that is wider than `width` cells, as after a repeated label, and counts the characters left out."""
+    if cell_len(word) <= width:
+        return word
+    kept = set_cell_size(word, max(width - 10, 1)).rstrip()
+    return f"{kept}…(+{len(word) - len(kept):,})"

@@ -93,6 +93,8 @@ def dry_run(experiment: Experiment) -> None:
         given = read_initial_weights(experiment, setup.data.tokenizer, setup.recipe.of_model(shapes.state))
         print("\n".join(given.account.lines()))
     steps = setup.compiled(shapes)
+    if is_main():
+        print(memory_line(steps.memory))
     state, _ = initial_state(lowered.compile(), setup.mesh, setup.recipe.sharding)
 
     @jax.jit
@@ -115,7 +117,6 @@ def dry_run(experiment: Experiment) -> None:
         rows.append({name: row[name] for name in ("seconds", "rows", "labels", "memory_bytes")} | found)
     if is_main():
         print_table(rows, title=f"{experiment.name}, dry run: one batch of each shape with the initial weights")
-        print(memory_line(steps.memory))
         parameters = quantity(num_elements(shapes.state.params))
         is_sample = bool(setup.data.train.shards)
         of_sample = " in the sample of the shards" if is_sample else ""

@@ -130,7 +130,7 @@ def refuse_changes(folder: Path, changed: Sequence[tuple[str, object, object]], 
     ways = [
         f"  start a new run from its weights, with new optimizer state: --init-from {quoted(folder)} --run-dir "
         f"{quoted(_unused(run))}",
-        f"  start a new run from random weights: --fresh True --run-dir {quoted(run)}",
+        f"  start a new run from random weights, beside this one: --fresh True --run-dir {quoted(run)}",
         "  continue it unchanged: use the former settings" + " and devices" * (DEVICES in names),
     ]
     if allowable and not others:

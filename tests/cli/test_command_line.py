@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
 from asr_jax.cli import train, transcribe
@@ -222,6 +223,7 @@ def test_values_without_a_field_are_named():
         ("x = 1\n", "no attribute 'experiment'"),
         ("def experiment():\n    return 1 / 0\n", ":2: ZeroDivisionError"),
         ("def experiment(:\n", "SyntaxError"),
+        ("from asr_jax.config import Training\ndef experiment():\n    Training(precison='f32')\n", "mean 'precision'?"),
     ],
 )
 def test_wrong_configs_are_named(tmp_path, text, message):
@@ -363,6 +365,27 @@ def test_a_mistake_writes_nothing_and_exits_2(tmp_path, capsys):
     assert "--sed" in message
     assert "did you mean '--seed'" in message
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 18 bytes.\nat x"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 18 bytes."),
+        MemoryError(),
+    ],
+)
+def test_a_full_memory_is_an_error_without_traceback(error, capsys):
+    def command(arguments):
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        run_command(command, [])
+    assert end.value.code == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: the memory is full (")
+    assert "--training.split 2" in message
+    assert "Traceback" not in message
 
 
 def test_a_run_is_continued_by_its_folder_alone(tmp_path):

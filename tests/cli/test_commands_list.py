@@ -1,6 +1,7 @@
 """`python -m asr_jax` lists every command and runs them."""
 
 import importlib
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -36,6 +37,16 @@ def test_the_console_command_runs_them():
     scripts = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["asr-jax"].partition(":")
     assert getattr(importlib.import_module(module), function) is run
+
+
+def test_a_command_can_import_modules_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["asr-jax", "plan"])
+    found = []
+    monkeypatch.setattr(runpy, "run_module", lambda *given, **options: found.append(sys.path[0]))
+    run()
+    assert found == [str(tmp_path)]
 
 
 def test_the_versions(monkeypatch, capsys):

@@ -131,7 +131,7 @@ CASES = {
     "a config that fails": (lambda place: config(place, "x = 1 / 0\n"), 2, ["mine.py:1: ZeroDivisionError"]),
     "a config without experiment()": (lambda place: config(place, "x = 1\n"), 2, ["mine.py: AttributeError", "experiment"]),
     "a config with a word that is none of a setting's": (
-        lambda place: config(place, masked("SpecAugment(system='banana')")), 2, ["mine.py:6", "system is 'banana': expected Literal['icefall', 'nemo', 'quartznet', 'rnnt', 'rust']"],
+        lambda place: config(place, masked("SpecAugment(system='banana')")), 2, ["mine.py:6", "system is 'banana': expected one of 'icefall', 'nemo', 'quartznet', 'rnnt', 'rust'"],
     ),
     "a config with a fraction of a mask": (
         lambda place: config(place, masked("SpecAugment(num_time_masks=2.5)")), 2, ["num_time_masks is 2.5: expected int"],

@@ -26,6 +26,10 @@ def pretraining(update, *, accuracy=0.3, perplexity=90.0, loss=5.0):
     return name, data | {"metrics": {"pretrain/accuracy": accuracy, "pretrain/code_perplexity": perplexity}}
 
 
+def started(num_updates):
+    return "run_start", {"num_updates": num_updates}
+
+
 def validation(update, wer=0.2, empty=0.0, weights="ema"):
     return "validation", {"update": update, "wer": wer, "empty_share": empty, "weights": weights}
 
@@ -66,6 +70,7 @@ def test_a_loss_that_is_not_a_number_is_passed_over():
     [
         ([step(1, 1.0, waiting=0.4)], "waiting for data", "--data.workers"),
         ([validation(200, empty=0.97)], "blank only", "longer warm-up"),
+        ([started(100), validation(50, empty=1.0), validation(100, empty=1.0)], "blank only", "runs that end there"),
     ],
 )
 def test_what_is_wrong_is_named_with_advice(events, detector, word):

@@ -50,5 +50,10 @@ def test_short_ones(reference, hypothesis, lines):
     assert aligned_lines(reference, hypothesis) == lines
 
 
-def test_a_word_wider_than_the_line_stands_alone():
-    assert aligned_lines("a " + "x" * 50, "a " + "x" * 50, width=20)[2] == "ref  " + "x" * 50
+def test_a_word_wider_than_the_line_stands_alone_and_is_cut():
+    assert aligned_lines("a " + "x" * 50, "a " + "x" * 5000, width=30)[-3:] == [
+        "ref  " + "x" * 15 + "…(+35)",
+        "hyp  " + "x" * 15 + "…(+4,985)",
+        "     S",
+    ]
+    assert aligned_lines("a", "漢" * 50, width=30)[1] == "hyp  " + "漢" * 7 + "…(+43)"
