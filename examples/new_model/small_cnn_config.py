@@ -23,7 +23,7 @@ def experiment() -> Experiment:
         data=Data(
             train=("train.jsonl",),
             validation=("validation.jsonl",),
-            batching=Batching.planned(num_buckets=3, seconds=40.0),
+            batching=Batching.planned(num_buckets=3, seconds=160.0),
         ),
         optim=AdamW(schedule=WarmupHoldDecay(peak_lr=2e-3, warmup_updates=200, decay="cosine")),
         training=Training(num_updates=5000, ema=EMA(0.998), validation=Validation(every=1000), log_every=50),

@@ -159,7 +159,8 @@ def make_buckets(
             if most < unit:
                 warnings.append(
                     f"batches of {bucket.length / entries.scale.per_s:.2f} s exceed the budget ({batching.budget:g} "
-                    f"{batching.unit}): they have {unit} rows (data.batching.row_multiple), but only {most} would fit"
+                    f"{batching.unit}): they have {unit} rows (data.batching.row_multiple), but only {most} would fit; "
+                    "raise data.batching.budget, or lower data.batching.row_multiple or data.filters.max_duration_s"
                 )
             rows = min(max(most // unit * unit, unit), useful)
             if batching.devices is None:  # spread evenly over the same number of batches
