@@ -11,8 +11,9 @@ from asr_jax.cli.migrate import main
 from asr_jax.config import differences
 from asr_jax.core.errors import UserError
 from asr_jax.migration import rust
-from asr_jax.migration.engine import detected, migrate, read_sources, read_yaml
+from asr_jax.migration.engine import detected, migrate
 from asr_jax.migration.python_source import expression
+from asr_jax.migration.sources import read_sources, read_yaml
 from asr_jax.migration.systems import SYSTEMS
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.optimizers import LAMB, AdamW
@@ -184,12 +185,12 @@ MISTAKES = [
         "EPOCH=3 bash scripts/train.sh",
         "EPOCH is not a name of NVIDIA's QuartzNet that is known here; did you",
     ),
-    ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: could not convert string to float"),
-    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2.0"),
+    ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: expected a number"),
+    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2: expected"),
     (
         "quartznet",
         "LR_POLICY=step bash scripts/train.sh",
-        "LR_POLICY=step: 'step': expected one of exponential, legacy",
+        "LR_POLICY=step: expected one of exponential, legacy",
     ),
     (
         "icefall",
