@@ -12,14 +12,13 @@ from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.quartznet import AUDIO, FEATURES, FLOAT16, FRONT_END, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, truth, under
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, speeds
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
 
 HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
 STATISTICS = Absent("front_end needs the statistics: python -m asr_jax.feature_statistics")
-FILE = NotNeeded("the file is one of the sources")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 
 
@@ -34,6 +33,7 @@ def _limit(value: Any) -> float:
 
 
 ROWS: Mapping[str, Row] = {
+    **OF_NVIDIA,
     "--sampling_mode --per_gpu_batch_size|PER_GPU_BATCH_SIZE --global_batch_size --num_gpus --num_buckets "
     "--randomize_first_n_epochs --no_amp --rsp_seq_len_freq --rsp_delay --delay_penalty --prob_train_narrowband "
     "--train_manifest_ratios|--train_manifests_ratios --relative_train_manifest_ratios --canary_exponent datasets.* "
@@ -43,44 +43,27 @@ ROWS: Mapping[str, Row] = {
     "rnnt.joint_net_lr_factor":
         To("optim.lr_factors", lambda value: (("heads_transducer/output/.*", real(value)), ("rest", 1.0))),
     "PER_GPU_JOINT_BATCH_SIZE": NotNeeded("it follows from the rows and model.heads.transducer.split"),
-    "--grad_accumulation_batches": "training.accumulate",
-    "--batch_split_factor": f"{HEAD}.split",
-    "--training_steps": "training.num_updates",
-    "--warmup_steps": "optim.schedule.warmup_updates",
-    "--hold_steps": "optim.schedule.hold_updates",
-    "--half_life_steps": "optim.schedule.half_life_updates",
-    "--no_cudnn_benchmark": NotNeeded("XLA chooses kernels when it compiles"),
-    "--seed": "seed",
+    **to("training", "--grad_accumulation_batches=accumulate --training_steps=num_updates"),
+    **to(HEAD, "--batch_split_factor=split rnnt.joint_n_hid=joint_dim rnnt.joint_dropout=dropout"),
+    **to("optim.schedule",
+         "--warmup_steps=warmup_updates --hold_steps=hold_updates --half_life_steps=half_life_updates"),
     "--hidden_hidden_bias_scale|--hidden_hidden_bias_scaled": Absent("biases of the recurrent product begin at 0"),
     "--die_if_wer_bad":
         NotNeeded("an update with non-finite values is voided; training.limits.patience ends a run without progress"),
     "--val_batch_size": NotNeeded("validation has batches as large as training"),
-    "--lr|--learning_rate": "optim.schedule.peak_lr",
-    "--min_lr|--min_learning_rate": "optim.schedule.min_lr",
-    "--weight_decay": "optim.weight_decay",
-    "--clip_norm": "optim.clip_at",
-    "--beta1": "optim.b1",
-    "--beta2": "optim.b2",
-    "--ema": "training.ema.decay",
+    **to("optim", "--beta1=b1 --beta2=b2"),
     "--grad_scaler_lower_bound_log2|--scaler_lbl2": To("training.loss_scale.floor", lambda value: 2.0 ** real(value)),
     "--dali_train_device --dali_val_device --dali_processes_per_cpu": NotNeeded("features are computed on the device"),
-    "--resume": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--fine_tune": NotNeeded("init.path starts a new run from weights"),
     "--ckpt|--checkpoint": "init.path",
     "--allow_partial_checkpoint": To("init.strict", lambda value: not truth(value)),
     "--dont_save_at_the_end": Absent("a run always saves at its end"),
     "--save_frequency": "training.saving.every_updates",
-    "--val_frequency": "training.validation.every",
-    "--log_frequency": "training.log_every",
-    "--prediction_frequency": "training.validation.sample_every",
-    "--model_config": FILE,
-    "--train_manifests|--train_tar_files": "data.train",
-    "--train_dataset_yaml": FILE,
-    "--val_manifests|--val_tar_files": "data.validation",
+    **to("training.validation", "--val_frequency=every --calculate_loss=loss"),
+    "--train_dataset_yaml": NotNeeded("the file is one of the sources"),
     "--read_from_tar": NotNeeded("the format of data is recognised"),
-    "--dataset_dir|--data_dir": "data.root",
-    "--output_dir": "run_dir",
-    "--log_file --timestamp --log_verbose_utterance_statistics": NotNeeded("RUN/events.jsonl has all figures"),
+    **to("data", "--dataset_dir|--data_dir=root --n_utterances_only=max_train_utterances --val_audio_dir=validation"),
+    "--timestamp --log_verbose_utterance_statistics": NotNeeded("RUN/events.jsonl has all figures"),
     "--max_symbol_per_sample": NotNeeded("an untrained model emits at most max_symbols labels per frame"),
     "--skip_state_dict_check": NotNeeded("the shapes of weights are always checked"),
     "--skip_val_loss": NotNeeded("validation computes error rates alone; training.validation.loss adds the loss"),
@@ -88,11 +71,9 @@ ROWS: Mapping[str, Row] = {
     "--val_final_padding_secs": Absent("validation audio is not extended by silence"),
     "--prob_val_narrowband": Absent("validation audio is not changed; augment writes changed audio"),
     "--inspect_audio": Elsewhere("augment"),
-    "--n_utterances_only": "data.max_train_utterances",
     "--skip_init --called_by_torchrun --local_rank": NotNeeded("one process uses all devices"),
     "--max_inputs_per_batch": NotNeeded("every shape is compiled, and its memory known, before the first update"),
     "--val_from_dir": NotNeeded("the format of data is recognised"),
-    "--val_audio_dir": "data.validation",
     "--val_txt_dir": Absent("texts must be beside the audio, with the same names"),
     "--profiler": Elsewhere("train --profile 10:15"),
     "--calculate_emission_latency --latency_head_offset --latency_tail_offset":
@@ -114,9 +95,8 @@ ROWS: Mapping[str, Row] = {
     "--use_hugging_face|--use_hf --hugging_face_val_dataset|--hf_val_dataset": HUB,
     "--hugging_face_val_transcript_key|--hf_val_transcript_key "
     "--hugging_face_val_config|--hf_val_config --hugging_face_val_split|--hf_val_split": HUB,
-    "--decoder": f"{HEAD}.decoding.kind",
+    **to(f"{HEAD}.decoding", "--decoder=kind --temperature=temperature"),
     "--beam_width": f"{HEAD}.decoding.search.beam_width",
-    "--temperature": f"{HEAD}.decoding.temperature",
     "--beam_prune_score_thresh": To(f"{HEAD}.decoding.search.label_prune_logp", _limit),
     "--beam_prune_topk_thresh": To(f"{HEAD}.decoding.search.token_prune_logp", _limit),
     "--beam_decoder_procs_per_gpu --beam_min_decode_batch_size_per_proc": NotNeeded("the beam runs on the device"),
@@ -125,15 +105,11 @@ ROWS: Mapping[str, Row] = {
     "--keyword_boost_path": Elsewhere("evaluate RUN --decoding.fusion.hot-words"),
     "--override_ngram_path": f"{HEAD}.decoding.fusion.kenlm",
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
-    "--cpu": Elsewhere("evaluate RUN --device cpu"),
-    "--calculate_loss": "training.validation.loss",
     "--nth_batch_only": Absent("data.max_validation_utterances limits evaluation"),
     # the YAML files
-    **FRONT_END,
     "user_tokens.*": Elsewhere("tokenizer --user-defined-symbols"),
-    "tokenizer.sentpiece_model": "data.tokenizer.path",
+    **to("data.tokenizer", "tokenizer.sentpiece_model=path tokenizer.sampling=sampling"),
     "tokenizer.labels": NotNeeded("training names characters of texts without a label"),
-    "tokenizer.sampling": "data.tokenizer.sampling",
     "input_val.audio_dataset.standardize_wer": Elsewhere("evaluate RUN --normaliser whisper_english.v1"),
     "input_val.audio_dataset.error_rate": NotNeeded("word and character error rates are both computed"),
     f"{AUDIO}.normalize_transcripts": To("data.tokenizer.normaliser", one_of(
@@ -146,25 +122,18 @@ ROWS: Mapping[str, Row] = {
     f"{AUDIO}.max_duration": To("data.filters.max_duration_s", _longest),
     f"{AUDIO}.max_transcript_len": "data.filters.max_chars",
     f"{AUDIO}.speed_perturbation.p": Absent("every utterance has a random speed", (1.0,)),
-    f"{FEATURES}.normalize": Absent("the front-end normalises each bin", ("per_feature",)),
     f"{FEATURES}.stats_path": STATISTICS,
-    "input_train.frame_splicing.frame_stacking": "model.front_end.then.Stack.num",
-    "input_train.frame_splicing.frame_subsampling": "model.front_end.then.Stack.every",
+    **to("model.front_end.then.Stack",
+         "input_train.frame_splicing.frame_stacking=num input_train.frame_splicing.frame_subsampling=every"),
     under(SPEC, "freq_masks max_freq time_masks max_time"): PART,
     under(SPEC, "min_freq min_time"): Absent("widths begin at 0"),
-    "rnnt.in_feats": "model.encoder.num_mels",
-    "rnnt.enc_n_hid": "model.encoder.dim",
-    "rnnt.enc_pre_rnn_layers": "model.encoder.layers_before",
-    "rnnt.enc_post_rnn_layers": "model.encoder.layers_after",
-    "rnnt.enc_stack_time_factor": "model.encoder.stack",
-    "rnnt.enc_dropout": "model.encoder.dropout",
-    "rnnt.enc_batch_norm": "model.encoder.batch_norm",
-    "rnnt.pred_n_hid": f"{HEAD}.prediction.dim",
-    "rnnt.pred_rnn_layers": f"{HEAD}.prediction.num_layers",
-    "rnnt.pred_dropout": f"{HEAD}.prediction.dropout",
-    "rnnt.pred_batch_norm": f"{HEAD}.prediction.batch_norm",
-    "rnnt.joint_n_hid": f"{HEAD}.joint_dim",
-    "rnnt.joint_dropout": f"{HEAD}.dropout",
+    **to("model.encoder",
+         "rnnt.in_feats=num_mels rnnt.enc_n_hid=dim rnnt.enc_pre_rnn_layers=layers_before "
+         "rnnt.enc_post_rnn_layers=layers_after rnnt.enc_stack_time_factor=stack rnnt.enc_dropout=dropout "
+         "rnnt.enc_batch_norm=batch_norm"),
+    **to(f"{HEAD}.prediction",
+         "rnnt.pred_n_hid=dim rnnt.pred_rnn_layers=num_layers rnnt.pred_dropout=dropout "
+         "rnnt.pred_batch_norm=batch_norm"),
     "rnnt.joint_apex_transducer rnnt.joint_apex_relu_dropout": NotNeeded("few frames of the joint exist at a time"),
     "rnnt.forget_gate_bias": Absent("it is 1", (1.0,)),
     "rnnt.custom_lstm": NotNeeded("states are passed on without another LSTM"),
@@ -174,16 +143,15 @@ ROWS: Mapping[str, Row] = {
     "ngram.ngram_path": Elsewhere("evaluate RUN --decoding.fusion.unit labels --decoding.fusion.kenlm"),
     "ngram.scale_factor": Elsewhere("evaluate RUN --decoding.fusion.lm-weight"),
 }  # fmt: skip
-DEFAULTS: Mapping[str, Any] = {
-    "--training_steps": 100_000, "--warmup_steps": 1632, "--hold_steps": 18_000, "--half_life_steps": 10_880,
-    "--lr": 4e-3, "--min_lr": 4e-4, "--weight_decay": 1e-2, "--clip_norm": 1.0, "--beta1": 0.9, "--beta2": 0.999,
-    "--ema": 0.999, "--grad_accumulation_batches": 8, "--batch_split_factor": 1, "--global_batch_size": 1024,
-    "--num_gpus": 8, "--num_buckets": 6, "--no_amp": False, "--save_frequency": 5000, "--val_frequency": 1000,
-    "--log_frequency": 1, "--prediction_frequency": 1000, "--seed": 1, "--delay_penalty": "wer_schedule",
-    "--prob_background_noise": 0.25, "--noise_delay_steps": 4896, "--noise_ramp_steps": 4896, "--noise_initial_low": 30,
-    "--noise_initial_high": 60, "--rsp_seq_len_freq": "99 0 1", "--weights_init_scale": 0.5,
-    "--model_config": "configs/testing-1023sp_run.yaml",
-}  # fmt: skip
+DEFAULTS = (
+    "--training_steps 100000 --warmup_steps 1632 --hold_steps 18000 --half_life_steps 10880 --lr 0.004 "
+    "--min_lr 0.0004 --weight_decay 0.01 --clip_norm 1.0 --beta1 0.9 --beta2 0.999 --ema 0.999 "
+    "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
+    "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
+    "--seed 1 --delay_penalty wer_schedule --prob_background_noise 0.25 --noise_delay_steps 4896 "
+    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
+    "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
+)
 
 
 def _recipe(given: Given) -> str:

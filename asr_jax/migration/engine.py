@@ -25,7 +25,7 @@ from asr_jax.migration.rows import (
     short,
     truth,
 )
-from asr_jax.migration.sources import DEFAULT, FLAG, SCRIPT, Sources, Value
+from asr_jax.migration.sources import DEFAULT, FLAG, SCRIPT, Sources, Value, arguments_of
 
 OF_EVERY_SYSTEM: Mapping[str, Row] = {
     "OMP_NUM_THREADS CUDNN_V8_API_ENABLED TORCH_CUDNN_V8_API_ENABLED NCCL_DEBUG PYTHONPATH":
@@ -85,8 +85,8 @@ class Program(NamedTuple):
 
     names: str
     """Ends of their paths with commas between them, in which * is any text; one that begins with / is a whole path."""
-    defaults: Mapping[str, Any] = MappingProxyType({})
-    """Values of names that are not given."""
+    defaults: str = ""
+    """Arguments that it has without others: variables, and flags behind them."""
     command: str = ""
     """Command of this package that does the same, for a program that does not train."""
     rows: Mapping[str, Row] = MappingProxyType({})
@@ -197,7 +197,7 @@ def _program(system: System, called: Sequence[str]) -> Program:
 def _merged(table: Table, program: Program, sources: Sources) -> tuple[dict[str, Value], dict[str, str]]:
     """Returns the values by the first spellings of their names, and names without a row with the nearest known one."""
     values, unknown = dict[str, Value](), dict[str, str]()
-    defaults = [Value(name, value, DEFAULT) for name, value in program.defaults.items()]
+    defaults = [each._replace(origin=DEFAULT) for each in arguments_of(program.defaults.split())]
     for each in sorted((*defaults, *sources.values), key=lambda value: value.origin):
         named, is_of_script = table.find(each.name), each.origin == SCRIPT
         if each.value in (None, "", "???") or (is_of_script and re.fullmatch(r"[1-9@]|[a-z]\w*", each.name)):

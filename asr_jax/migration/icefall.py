@@ -9,7 +9,7 @@ from asr_jax.heads.attention_decoder import AttentionDecoder
 from asr_jax.heads.ctc import CTC
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.rows import PART, Absent, NotNeeded, Row, numbers
+from asr_jax.migration.rows import PART, Absent, NotNeeded, Row, numbers, to
 from asr_jax.models.encoder import contexts_of
 from asr_jax.nn.decoders.label_decoder import LabelDecoder
 
@@ -23,13 +23,10 @@ SIZES = {
 ROWS: Mapping[str, Row] = {
     " ".join(SIZES): PART,
     "--pos-dim": f"{ENCODER}.positions_dim",
-    "--decoder-dim": f"{HEAD}.prediction.dim",
+    **to(f"{HEAD}.prediction", "--decoder-dim=dim --context-size=context"),
     "--joiner-dim": f"{HEAD}.joint_dim",
-    "--context-size": f"{HEAD}.prediction.context",
-    "--prune-range": f"{HEAD}.pruning.size",
-    "--lm-scale": f"{HEAD}.pruning.language_scale",
-    "--am-scale": f"{HEAD}.pruning.acoustic_scale",
-    "--simple-loss-scale": f"{HEAD}.pruning.simple_scale",
+    **to(f"{HEAD}.pruning",
+         "--prune-range=size --lm-scale=language_scale --am-scale=acoustic_scale --simple-loss-scale=simple_scale"),
     "--attention-decoder-dim --attention-decoder-num-layers --attention-decoder-attention-dim "
     "--attention-decoder-num-heads --attention-decoder-feedforward-dim --attention-decoder-loss-scale": PART,
     "--use-transducer --use-ctc --use-attention-decoder --use-cr-ctc --ctc-loss-scale --cr-loss-scale": PART,
@@ -42,14 +39,11 @@ ROWS: Mapping[str, Row] = {
     "--start-epoch --start-batch": NotNeeded("training into the folder of a run continues it"),
     "--exp-dir": "run_dir",
     "--bpe-model|--lang-dir": "data.tokenizer.path",
-    "--base-lr": "optim.schedule.peak_lr",
-    "--lr-batches": "optim.schedule.decay_updates",
-    "--lr-epochs": "optim.schedule.decay_epochs",
+    **to("optim.schedule", "--base-lr=peak_lr --lr-batches=decay_updates --lr-epochs=decay_epochs"),
     "--seed": "seed",
     "--print-diagnostics": NotNeeded("events.jsonl has the norms of gradients; plan and observe.health describe a run"),
     "--inf-check": NotNeeded("an update with non-finite values is voided and named"),
-    "--save-every-n": "training.saving.every_updates",
-    "--keep-last-k": "training.saving.keep_last",
+    **to("training.saving", "--save-every-n=every_updates --keep-last-k=keep_last"),
     "--average-period": NotNeeded("the parameters are averaged in every update (training.ema)"),
     "--bucketing-sampler": Absent("batches are always of one bucket", ("true", "1")),
     "--num-buckets": "data.batching.num_buckets",
@@ -61,14 +55,13 @@ ROWS: Mapping[str, Row] = {
     "--drop-last": NotNeeded("padding rows fill the last batch"),
     "--num-workers": "data.workers",
 }  # fmt: skip
-DEFAULTS: Mapping[str, Any] = {
-    "--use-transducer": True, "--use-ctc": False, "--use-cr-ctc": False, "--use-attention-decoder": False,
-    "--world-size": 1, "--num-epochs": 30, "--base-lr": 0.045, "--lr-batches": 7500, "--lr-epochs": 3.5,
-    "--ref-duration": 600, "--seed": 42, "--use-fp16": False, "--use-bf16": False, "--max-duration": 200,
-    "--enable-spec-aug": True, "--enable-musan": True, "--ctc-loss-scale": 0.2,
-    "--cr-loss-scale": 0.2, "--time-mask-ratio": 2.5, "--attention-decoder-loss-scale": 0.8, "--full-libri": True,
-    "--save-every-n": 4000,
-}  # fmt: skip
+DEFAULTS = (
+    "--use-transducer true --use-ctc false --use-cr-ctc false --use-attention-decoder false --world-size 1 "
+    "--num-epochs 30 --base-lr 0.045 --lr-batches 7500 --lr-epochs 3.5 --ref-duration 600 --seed 42 "
+    "--use-fp16 false --use-bf16 false --max-duration 200 --enable-spec-aug true --enable-musan true "
+    "--ctc-loss-scale 0.2 --cr-loss-scale 0.2 --time-mask-ratio 2.5 --attention-decoder-loss-scale 0.8 "
+    "--full-libri true --save-every-n 4000"
+)
 
 
 def _recipe(given: Given) -> str:

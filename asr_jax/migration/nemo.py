@@ -12,7 +12,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, Table, To, real, truth, under, words
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, Table, To, real, to, truth, under, words
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
 from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
@@ -39,8 +39,7 @@ def _at_least_0(value: Any) -> int:
 ROWS: Mapping[str, Row] = {
     "--config-name --config-path": NotNeeded("the file is one of the sources"),
     "name": To("name", lambda value: str(value).lower()),
-    "init_from_nemo_model|init_from_pretrained_model|init_from_ptl_ckpt": "init.path",
-    "init_strict": "init.strict",
+    **to("init", "init_from_nemo_model|init_from_pretrained_model|init_from_ptl_ckpt=path init_strict=strict"),
     "model.sample_rate": NotNeeded("it is that of the preprocessor"),
     "model.log_prediction": NotNeeded("training.validation.num_samples transcripts are shown"),
     "model.compute_eval_loss": "training.validation.loss",
@@ -54,10 +53,9 @@ ROWS: Mapping[str, Row] = {
     f"{TRAIN}.manifest_filepath|{TRAIN}.tarred_audio_filepaths": PART,
     f"{TRAIN}.sample_rate": NotNeeded("files of any rate are resampled to that of the front-end"),
     under(TRAIN, "batch_size batch_duration"): PART,
-    f"{TRAIN}.max_duration": "data.filters.max_duration_s",
-    f"{TRAIN}.min_duration": "data.filters.min_duration_s",
+    **to("data.filters", f"{TRAIN}.max_duration=max_duration_s {TRAIN}.min_duration=min_duration_s"),
     f"{TRAIN}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
-    f"{TRAIN}.num_workers": "data.workers",
+    **to("data", f"{TRAIN}.num_workers=workers model.validation_ds.manifest_filepath=validation"),
     f"{TRAIN}.num_buckets": "data.batching.num_buckets",
     f"{TRAIN}.seed": To("seed", lambda value: 0 if value in ("trng", "randomized") else int(value)),
     f"{TRAIN}.bucketing_batch_size": Absent("rows of the buckets: set data.batching.edges_s and rows"),
@@ -71,7 +69,6 @@ ROWS: Mapping[str, Row] = {
     under(TRAIN, "bucketing_strategy use_lhotse use_bucketing bucket_buffer_size shuffle_buffer_size lhotse "
           "quadratic_duration bucket_duration_bins skip_missing_manifest_entries shard_seed cut_into_windows_duration "
           "concat_sampling_technique concat_sampling_temperature concat_shuffle pad_min_duration"): LHOTSE,
-    "model.validation_ds.manifest_filepath": "data.validation",
     "model.validation_ds.*": NotNeeded("validation has batches as large as training, and no filters"),
     "model.test_ds.*": NotNeeded("python -m asr_jax.evaluate RUN --data … evaluates other sets"),
     "model.tokenizer.dir": PART,
@@ -123,10 +120,9 @@ ROWS: Mapping[str, Row] = {
     "trainer.devices trainer.num_nodes trainer.val_check_interval": PART,
     "trainer.max_epochs": To("training.num_epochs", _at_least_0),
     "trainer.max_steps": To("training.num_updates", _at_least_0),
-    "trainer.accumulate_grad_batches": "training.accumulate",
+    **to("training", "trainer.accumulate_grad_batches=accumulate trainer.log_every_n_steps=log_every"),
     "trainer.gradient_clip_val": To("optim.clip_at", lambda value: real(value or 0)),
     "trainer.precision": To("training.precision", lambda value: PRECISIONS.get(str(value), "f32")),
-    "trainer.log_every_n_steps": "training.log_every",
     "trainer.sync_batchnorm": NotNeeded("statistics are always computed over all devices"),
     "trainer.limit_train_batches trainer.limit_val_batches": Absent("set data.max_train_utterances", (1.0,)),
     "exp_manager.exp_dir exp_manager.name": PART,

@@ -10,63 +10,36 @@ from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, times, truth, under
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, speeds
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, to, truth, under
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
-AUDIO, FEATURES, ENCODER = "input_train.audio_dataset", "input_train.filterbank_features", "quartznet.encoder"
+ENCODER = "quartznet.encoder"
 SPEC_AUGMENT = {
     "freq_masks": "num_freq_masks", "max_freq": "max_freq_bins", "time_masks": "num_time_masks",
     "max_time": "max_time_frames",
 }  # fmt: skip
 BLOCKS = "in_feats activation use_conv_masks blocks"
-FRONT_END: Mapping[str, Row] = {
-    "input_val.*": NotNeeded("validation uses the front-end of training without augmentation, and no filters"),
-    f"{AUDIO}.sample_rate|{FEATURES}.sample_rate": "model.front_end.rate_hz",
-    f"{AUDIO}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
-    f"{AUDIO}.min_duration": "data.filters.min_duration_s",
-    f"{AUDIO}.speed_perturbation.min_rate {AUDIO}.speed_perturbation.max_rate": PART,
-    f"{FEATURES}.window_size": To("model.front_end.window_ms", times(1000)),
-    f"{FEATURES}.window_stride": To("model.front_end.hop_ms", times(1000)),
-    f"{FEATURES}.window": Absent("the front-end has a Hann window", ("hann",)),
-    f"{FEATURES}.n_filt": "model.front_end.num_mels",
-    f"{FEATURES}.n_fft": "model.front_end.fft_length",
-    f"{FEATURES}.dither": "model.front_end.dither",
-}
-"""Rows of the YAML files of NVIDIA's recipes, and of those that come from them."""
 ROWS: Mapping[str, Row] = {
-    "--epochs|EPOCHS": "training.num_epochs",
-    "--warmup_epochs|WARMUP_EPOCHS": "optim.schedule.warmup_epochs",
-    "--hold_epochs|HOLD_EPOCHS": "optim.schedule.hold_epochs",
-    "--epochs_this_job|EPOCHS_THIS_JOB": "training.limits.epochs_this_job",
-    "--cudnn_benchmark|CUDNN_BENCHMARK": NotNeeded("XLA chooses kernels when it compiles"),
-    "--seed|SEED": "seed",
+    **OF_NVIDIA,
+    **to("training",
+         "--epochs|EPOCHS=num_epochs "
+         "--grad_accumulation|--update-freq|GRAD_ACCUMULATION|GRAD_ACCUMULATION_STEPS=accumulate"),
+    **to("optim.schedule",
+         "--warmup_epochs|WARMUP_EPOCHS=warmup_epochs --hold_epochs|HOLD_EPOCHS=hold_epochs "
+         "--lr_exp_gamma|LR_EXP_GAMMA=gamma"),
     "--amp|--fp16|AMP --pre_allocate_range|PRE_ALLOCATE NUM_GPUS --gpu_batch_size|GPU_BATCH_SIZE "
     "--optimizer|OPTIMIZER PAD_TO_MAX_DURATION": PART,
-    "--grad_accumulation|--update-freq|GRAD_ACCUMULATION|GRAD_ACCUMULATION_STEPS": "training.accumulate",
-    "--lr|LEARNING_RATE": "optim.schedule.peak_lr",
-    "--min_lr|MIN_LEARNING_RATE": "optim.schedule.min_lr",
     "--lr_policy|LR_POLICY": To("optim.schedule.decay", one_of(exponential="exponential", legacy="polynomial")),
-    "--lr_exp_gamma|LR_EXP_GAMMA": "optim.schedule.gamma",
-    "--weight_decay": "optim.weight_decay",
-    "--ema|EMA": "training.ema.decay",
     "--multi_tensor_ema|MULTI_TENSOR_EMA": NotNeeded("the average is part of the compiled update"),
     "--dali_device|DALI_DEVICE": NotNeeded("features are computed on the device that trains"),
-    "--resume|RESUME": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt|CHECKPOINT": "init.path",
     "--save_frequency|SAVE_FREQUENCY": "training.saving.every_epochs",
     "--keep_milestones": Absent("training.saving.milestones are updates: multiply by the updates of an epoch (plan)"),
     "--save_best_from": NotNeeded("the best checkpoint is kept from the first validation on"),
     "--eval_frequency|EVAL_FREQUENCY": "training.validation.every",
-    "--log_frequency": "training.log_every",
-    "--prediction_frequency|PREDICTION_FREQUENCY": "training.validation.sample_every",
-    "--model_config|MODEL_CONFIG": NotNeeded("the file is one of the sources"),
-    "--train_manifests|TRAIN_MANIFESTS": "data.train",
-    "--val_manifests|VAL_MANIFESTS": "data.validation",
     "--dataset_dir|DATA_DIR": "data.root",
-    "--output_dir|OUTPUT_DIR": "run_dir",
-    "--log_file|LOG_FILE": NotNeeded("RUN/events.jsonl has all figures"),
-    "--benchmark_epochs_num|BENCHMARK_EPOCHS": Elsewhere("benchmark train --updates"),
     "--override_config": NotNeeded("it sets a key of the YAML file"),
     "MAX_DURATION": "data.filters.max_duration_s",
     # train_benchmark.sh
@@ -74,30 +47,21 @@ ROWS: Mapping[str, Row] = {
     "GRAD_ACC_SEQ": Elsewhere("benchmark train --accumulation"),
     "NUM_GPUS_SEQ": Elsewhere("benchmark train --num-devices"),
     # inference.sh, evaluation.sh and inference_benchmark.sh
-    "DATASET|--val_manifest": Elsewhere("evaluate RUN --data"),
     "BATCH_SIZE|--batch_size": Elsewhere("evaluate RUN --batch-size"),
     "NUM_STEPS|--steps": Elsewhere("benchmark inference RUN --steps"),
     "NUM_WARMUP_STEPS|--warmup_steps": Elsewhere("benchmark inference RUN --warm-ups"),
     "BATCH_SIZE_SEQ": Elsewhere("benchmark inference RUN --batch-sizes"),
     "MAX_DURATION_SEQ": Elsewhere("benchmark inference RUN --seconds"),
-    "CPU|--cpu": Elsewhere("evaluate RUN --device cpu"),
-    "LOGITS_FILE|--save_logits|--logits_save_to": Elsewhere("evaluate RUN --log-probs"),
-    "PREDICTION_FILE|--save_predictions|--save_prediction": Elsewhere("evaluate RUN --predictions"),
-    "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
-    "--torchscript --torchscript_export": Absent("there is no TorchScript: export RUN --to onnx"),
     # the YAML file
-    **FRONT_END,
     "name": To("name", lambda value: str(value).lower()),
     "labels": To("data.tokenizer.alphabet", "".join),
     f"{AUDIO}.normalize_transcripts": To(
         "data.tokenizer.normaliser", lambda value: "english_letters.v1" if truth(value) else "none"
     ),
-    f"{AUDIO}.max_duration": "data.filters.max_duration_s",
     f"{AUDIO}.pad_to_max_duration": PART,
     f"{AUDIO}.ignore_offline_speed_perturbation": NotNeeded("each manifest entry is one utterance"),
     f"{AUDIO}.speed_perturbation.p": NotNeeded("DALI applies it to every utterance"),
     f"{AUDIO}.speed_perturbation.discrete": Absent("rates are drawn from the whole range; set data.speeds instead"),
-    f"{FEATURES}.normalize": Absent("the front-end normalises each bin of an utterance", ("per_feature",)),
     f"{FEATURES}.frame_splicing|{ENCODER}.frame_splicing": Absent("NVIDIA's code has no other value either", (1,)),
     f"{FEATURES}.pad_align": NotNeeded("the shapes of the buckets are static"),
     f"{FEATURES}.max_duration {FEATURES}.pad_to_max_duration": NotNeeded("as in audio_dataset"),
@@ -108,18 +72,18 @@ ROWS: Mapping[str, Row] = {
     "quartznet.encoder.init quartznet.decoder.init": NotNeeded("convolutions have xavier_uniform"),
     "quartznet.decoder.in_feats": NotNeeded("it is the width of the last block"),
 }  # fmt: skip
-OF_TRAIN_PY: Mapping[str, Any] = {
-    "--epochs": 400, "--warmup_epochs": 0, "--hold_epochs": 0, "--amp": False, "--gpu_batch_size": 32, "--lr": 1e-3,
-    "--min_lr": 1e-5, "--lr_policy": "exponential", "--lr_exp_gamma": 0.99, "--weight_decay": 1e-3,
-    "--grad_accumulation": 1, "--optimizer": "novograd", "--ema": 0.0, "--save_frequency": 10, "--eval_frequency": 200,
-    "--log_frequency": 25, "--prediction_frequency": 100, "NUM_GPUS": 1,
-}  # fmt: skip
-OF_TRAIN_SH: Mapping[str, Any] = {
-    "--epochs": 260, "--warmup_epochs": 2, "--hold_epochs": 140, "--amp": False, "NUM_GPUS": 8, "--gpu_batch_size": 72,
-    "--lr": 0.01, "--min_lr": 1e-5, "--lr_policy": "exponential", "--lr_exp_gamma": 0.981, "--weight_decay": 1e-3,
-    "--grad_accumulation": 2, "--optimizer": "fused_novograd", "--ema": 0.999, "--save_frequency": 10,
-    "--eval_frequency": 241, "--log_frequency": 1, "--prediction_frequency": 241,
-}  # fmt: skip
+OF_TRAIN_PY = (
+    "NUM_GPUS=1 --epochs 400 --warmup_epochs 0 --hold_epochs 0 --amp false --gpu_batch_size 32 --lr 0.001 "
+    "--min_lr 1e-5 --lr_policy exponential --lr_exp_gamma 0.99 --weight_decay 0.001 --grad_accumulation 1 "
+    "--optimizer novograd --ema 0.0 --save_frequency 10 --eval_frequency 200 --log_frequency 25 "
+    "--prediction_frequency 100"
+)
+OF_TRAIN_SH = (
+    "NUM_GPUS=8 --epochs 260 --warmup_epochs 2 --hold_epochs 140 --amp false --gpu_batch_size 72 --lr 0.01 "
+    "--min_lr 1e-5 --lr_policy exponential --lr_exp_gamma 0.981 --weight_decay 0.001 --grad_accumulation 2 "
+    "--optimizer fused_novograd --ema 0.999 --save_frequency 10 --eval_frequency 241 --log_frequency 1 "
+    "--prediction_frequency 241"
+)
 OF_INFERENCE: Mapping[str, Row] = {
     "--amp|--fp16|AMP": Elsewhere("evaluate RUN --precision f16"),
     "--ema|EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
@@ -162,18 +126,6 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         encoder = settings_of(mels | section, Path("the YAML file"))
         blocks = [replace(block, copies=len([*alike])) for block, alike in groupby(encoder.blocks)]
         yield Change("model.encoder", replace(encoder, blocks=tuple(blocks)), " ".join(keys))
-
-
-FLOAT16 = "bf16 is as fast as float16 and needs no scaling of the loss: --training.precision bf16"
-
-
-def speeds(given: Given) -> Iterator[Change]:
-    """Yields the speeds of NVIDIA's recipes: DALI multiplies the duration by the rate, so that 1.15 is slower."""
-    names = [f"{AUDIO}.speed_perturbation.{name}" for name in ("min_rate", "max_rate")]
-    if names[0] in given:
-        slow, fast = 1 / given.number(names[1], 1.15), 1 / given.number(names[0])
-        yield Change("data.speeds", ((slow + fast) / 2,), " ".join(names))
-        yield Change("data.speed_jitter", (fast - slow) / 2, " ".join(names))
 
 
 def _optimizer(given: Given, base: Experiment) -> Iterator[Change | str]:

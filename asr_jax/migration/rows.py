@@ -100,6 +100,11 @@ class Table(dict[str, Named]):
         return found and found.row
 
 
+def to(part: str, pairs: str) -> dict[str, Row]:
+    """Returns rows of names that become settings of one part, such as optim, from pairs as in --beta1=b1 --beta2=b2."""
+    return {names: f"{part}.{setting}" for names, setting in (pair.split("=") for pair in pairs.split())}
+
+
 def under(prefix: str, names: str) -> str:
     """Returns names with a prefix: those of the keys of a section of a YAML file."""
     return " ".join(f"{prefix}.{name}" for name in names.split())

@@ -11,7 +11,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, truth, words
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, to, truth, words
 from asr_jax.models.conformer import PARAFORMER, Conformer
 from asr_jax.models.squeezeformer import Squeezeformer
 from asr_jax.models.w2v_bert import W2VBert
@@ -49,39 +49,34 @@ ROWS: Mapping[str, Row] = {
     "--mixed-precision": PART,
     "--cargo --features --release --bin": NotNeeded("there is no build; pip installs the CUDA wheels of JAX"),
     "RUST_LOG": NotNeeded("the console has progress lines, and RUN/events.jsonl everything"),
-    "--train-manifest": "data.train",
-    "--val-manifest|--validation-manifest|--valid-manifest|--validation-set|--val-set": "data.validation",
+    **to("data",
+         "--train-manifest=train "
+         "--val-manifest|--validation-manifest|--valid-manifest|--validation-set|--val-set=validation "
+         "--dataset-index-dir=cache --max-train-samples=max_train_utterances "
+         "--max-val-samples=max_validation_utterances"),
     "--manifest-dir": To("data.train data.validation", lambda value: (value,)),
     "--max-audio-duration-sec": "data.filters.max_duration_s",
-    "--dataset-index-dir": "data.cache",
-    "--epochs": "training.num_epochs",
+    **to("training", "--epochs=num_epochs --gradient-accumulation-steps=accumulate --log-every=log_every"),
     "--weight-decay": "optim.weight_decay",
-    "--gradient-accumulation-steps": "training.accumulate",
-    "--ema-decay": "training.ema.decay",
-    "--ema-start-step": "training.ema.start",
-    "--validate-every-steps": "training.validation.every",
-    "--max-train-samples": "data.max_train_utterances",
-    "--max-val-samples": "data.max_validation_utterances",
+    **to("training.ema", "--ema-decay=decay --ema-start-step=start"),
+    **to("training.validation", "--validate-every-steps=every --val-log-samples=num_samples"),
     "--tokenizer": "data.tokenizer.path",
-    "--val-log-samples": "training.validation.num_samples",
     "--paraformer-alignment-mode": "model.heads.paraformer.alignment",
     "--w2v-activation-checkpointing":
         To("model.encoder.remat", lambda value: "layers" if truth(value) else "elementwise"),
-    "--w2v-num-adapter-layers": "model.encoder.num_adapters",
-    "--w2v-adapter-stride": "model.encoder.adapter_stride",
-    "--w2v-adapter-kernel-size": "model.encoder.adapter_kernel_size",
+    **to("model.encoder",
+         "--w2v-num-adapter-layers=num_adapters --w2v-adapter-stride=adapter_stride "
+         "--w2v-adapter-kernel-size=adapter_kernel_size"),
     "--backend": Elsewhere("train --device", one_of(cpu="cpu", cuda="gpu", wgpu="gpu")),
     "--device-index": Elsewhere("train --devices"),
     "--output-dir": "run_dir",
     "--init-from": "init.path",
     "--resume-from": Elsewhere("train --run-dir"),
-    "--log-every": "training.log_every",
     "--dry-run": "dry_run",
     "--tui": Elsewhere("train --tui"),
     "--hf-upload-checkpoints": NotNeeded("--hf-upload-repo-id alone uploads"),
     "--hf-upload-repo-id": To("upload.to", lambda value: f"hf://{value}"),
-    "--hf-upload-revision": "upload.revision",
-    "--hf-upload-private": "upload.private",
+    **to("upload", "--hf-upload-revision=revision --hf-upload-private=private"),
     "--hf-upload-checkpoint-format": Absent("there are safetensors and Orbax: set upload.format", ("safetensors",)),
     # the subcommands tokenizer and extract-features, asr-kernel-bench, build-colab-glibc.sh
     **_same("tokenizer", "input model-prefix model-type character-coverage input-sentence-size shuffle-input-sentence "
@@ -93,12 +88,11 @@ ROWS: Mapping[str, Row] = {
 OF_FEATURES = _same("extract_features", "input architecture tokenizer tui") | {
     "--max-audio-duration-sec": Elsewhere("extract_features --reject-above")
 }
-DEFAULTS: Mapping[str, Any] = {
-    "--architecture": "squeezeformer", "--blank-id": 0, "--batch-size": 8, "--epochs": 500, "--weight-decay": 5e-4,
-    "--lr-min": 0.0, "--gradient-accumulation-steps": 1, "--ema-decay": 0.0, "--precision": "f32",
-    "--val-beam-width": 1, "--val-log-samples": 0, "--log-every": 10, "--spec-time-masks": 0, "--spec-freq-masks": 0,
-    "--waveform-noise-std": 0.0,
-}  # fmt: skip
+DEFAULTS = (
+    "--architecture squeezeformer --blank-id 0 --batch-size 8 --epochs 500 --weight-decay 0.0005 --lr-min 0.0 "
+    "--gradient-accumulation-steps 1 --ema-decay 0.0 --precision f32 --val-beam-width 1 --val-log-samples 0 "
+    "--log-every 10 --spec-time-masks 0 --spec-freq-masks 0 --waveform-noise-std 0.0"
+)
 
 
 def _architecture(given: Given) -> str:

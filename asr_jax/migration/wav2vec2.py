@@ -11,7 +11,8 @@ from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, times, truth
+from asr_jax.migration.nvidia import OF_NVIDIA
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, real, times, to, truth, words
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.optim.optimizers import NEVER
@@ -27,6 +28,7 @@ def _layers(formula: str) -> tuple[WaveformConv, ...]:
 
 
 ROWS: Mapping[str, Row] = {
+    **OF_NVIDIA,
     "NUM_GPUS --max_tokens|MAX_TOKENS --num_concat_batches|NUM_CONCAT_BATCHES --batch_size|BATCH_SIZE --fp16|FP16 "
     "--bf16|BF16 --amp|AMP --data|DATASET_DIR --train_subset|TRAIN_SUBSET --valid_subset|VALID_SUBSET --adam_betas "
     "--w2v_path|PRETRAINED_MODEL --freeze_finetune_updates|FREEZE_FINETUNE_UPDATES --lr_policy --lr_poly_power "
@@ -39,28 +41,17 @@ ROWS: Mapping[str, Row] = {
     "--spectrogram_feature_stacking --spectrogram_feature_subsampling --spectrogram_window_size "
     "--spectrogram_window_stride --spectrogram_n_filt":
         NotNeeded("it has an effect with --use_spectrogram_features alone"),
-    "--update_freq|UPDATE_FREQ|UPDATE_FREQUENCY": "training.accumulate",
-    "--max_update|MAX_UPDATE": "training.num_updates",
-    "--lr|LEARNING_RATE": "optim.schedule.peak_lr",
-    "--seed|SEED": "seed",
-    "--output_dir|OUTPUT_DIR": "run_dir",
+    **to("training", "--update_freq|UPDATE_FREQ|UPDATE_FREQUENCY=accumulate --max_update|MAX_UPDATE=num_updates"),
     "--save_frequency|SAVE_FREQUENCY": "training.saving.every_epochs",
     "--hourglass_resample": f"{ENCODER}.hourglass.resample",
-    "--epochs_this_job|EPOCHS_THIS_JOB": "training.limits.epochs_this_job",
-    "--cudnn_benchmark|CUDNN_BENCHMARK": NotNeeded("XLA chooses kernels when it compiles"),
     "--optimizer|OPTIMIZER": Absent("FairseqAdam is the optimizer of this recipe", ("adam",)),
-    "--ema|EMA": "training.ema.decay",
-    "--log_frequency": "training.log_every",
-    "--log_file|LOG_FILE --log_keys": NotNeeded("RUN/events.jsonl has all figures"),
-    "--benchmark_epochs_num|NUM_EPOCHS": Elsewhere("benchmark train --updates"),
+    "--log_keys": NotNeeded("RUN/events.jsonl has all figures"),
     "NUM_WARMUP_EPOCHS|NUM_WARUP_EPOCHS": Elsewhere("benchmark train --warm-ups"),
     "--no_save|NO_SAVE": Absent("a run always saves; benchmark train and train --dry-run write nothing"),
-    "--resume": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt": "run_dir",
     "--keep_milestones": Absent("training.saving.milestones are updates, which are not epochs"),
     "--cpu|CPU": Elsewhere("train --device cpu"),
-    "--min_loss_scale": "training.loss_scale.floor",
-    "--fp16_init_scale": "training.loss_scale.initial",
+    **to("training.loss_scale", "--min_loss_scale=floor --fp16_init_scale=initial"),
     "--fp32_transformer_layernorm|FP32_TRANSFORMER_LAYERNORM --fp32_mha_softmax|FP32_MHA_SOFTMAX "
     "--fp32_cosine_sim|FP32_COSINE_SIM --fp32_conv_norms|FP32_CONV_NORMS":
         NotNeeded("norms, softmax, similarities and losses are float32 with every precision"),
@@ -77,74 +68,49 @@ ROWS: Mapping[str, Row] = {
     "--min_sample_size|MIN_SAMPLE_SIZE": To("data.filters.min_duration_s", times(1 / RATE_HZ)),
     "--max_sample_size|MAX_SAMPLE_SIZE": To("data.crop_s", times(1 / RATE_HZ)),
     "--adam_eps": "optim.eps",
-    "--weight_decay": "optim.weight_decay",
-    "--clip_norm": "optim.clip_at",
-    "--initial_lr_scale": "optim.schedule.start_share",
-    "--final_lr_scale": "optim.schedule.final_share",
-    "--lr_exp_decay": "optim.schedule.gamma",
-    "--dropout|DROPOUT": f"{ENCODER}.dropout",
-    "--attention_dropout|ATTENTION_DROPOUT": f"{ENCODER}.attention_dropout",
-    "--activation_dropout": f"{ENCODER}.activation_dropout",
-    "--dropout_input|DROPOUT_INPUT": f"{ENCODER}.input_dropout",
-    "--dropout_features|DROPOUT_FEATURES": f"{ENCODER}.feature_dropout",
+    **to("optim.schedule", "--initial_lr_scale=start_share --final_lr_scale=final_share --lr_exp_decay=gamma"),
+    **to(ENCODER,
+         "--dropout|DROPOUT=dropout --attention_dropout|ATTENTION_DROPOUT=attention_dropout "
+         "--activation_dropout=activation_dropout --dropout_input|DROPOUT_INPUT=input_dropout "
+         "--dropout_features|DROPOUT_FEATURES=feature_dropout --mask_channel_before=channel_mask_first "
+         "--feature_grad_mult|FEATURE_GRAD_MULT=extractor_gradient "
+         "--encoder_layerdrop|ENCODER_LAYERDROP=layer_drop --encoder_layers|ENCODER_LAYERS=num_layers "
+         "--encoder_embed_dim|ENCODER_EMBED_DIM=dim --encoder_ffn_embed_dim|ENCODER_FFN_EMBED_DIM=feedforward_dim "
+         "--encoder_attention_heads|ENCODER_ATTENTION_HEADS=num_heads --activation_fn=activation "
+         "--layer_norm_first|LAYER_NORM_FIRST=norm_first --conv_bias|CONV_BIAS=extractor_bias "
+         "--quantize_input=quantized_input --conv_pos=position_kernel --conv_pos_groups=position_groups "
+         "--rotary_embeddings=rotary"),
     "--apply_mask": NotNeeded("a probability above 0 masks"),
-    "--mask_length": f"{ENCODER}.time_mask.length",
-    "--mask_prob|MASK_PROB": f"{ENCODER}.time_mask.probability",
+    **to(f"{ENCODER}.time_mask",
+         "--mask_length=length --mask_prob|MASK_PROB=probability --mask_selection=selection --mask_other=other "
+         "--mask_dropout=dropout"),
     "--require_same_masks": NotNeeded("numbers of masked frames follow lengths; set time_mask.same_count for NVIDIA's"),
-    "--mask_selection": f"{ENCODER}.time_mask.selection",
-    "--mask_other": f"{ENCODER}.time_mask.other",
     "--no_mask_overlap": Absent("set time_mask.min_space"),
     "--mask_min_space": NotNeeded("it has an effect with --no_mask_overlap alone"),
-    "--mask_channel_length": f"{ENCODER}.channel_mask.length",
-    "--mask_channel_prob|MASK_CHANNEL_PROB": f"{ENCODER}.channel_mask.probability",
-    "--mask_channel_before": f"{ENCODER}.channel_mask_first",
-    "--mask_channel_selection": f"{ENCODER}.channel_mask.selection",
-    "--mask_channel_other": f"{ENCODER}.channel_mask.other",
+    **to(f"{ENCODER}.channel_mask",
+         "--mask_channel_length=length --mask_channel_prob|MASK_CHANNEL_PROB=probability "
+         "--mask_channel_selection=selection --mask_channel_other=other"),
     "--no_mask_channel_overlap": Absent("set channel_mask.min_space"),
     "--mask_channel_min_space": NotNeeded("it has an effect with --no_mask_channel_overlap alone"),
-    "--feature_grad_mult|FEATURE_GRAD_MULT": f"{ENCODER}.extractor_gradient",
-    "--encoder_layerdrop|ENCODER_LAYERDROP": f"{ENCODER}.layer_drop",
     "LAYERDROP": NotNeeded("NVIDIA's script sets it and does not read it: ENCODER_LAYERDROP is the variable"),
-    "--mask_dropout": f"{ENCODER}.time_mask.dropout",
     # fine-tuning
-    "--final_dropout": "model.heads.ctc.dropout",
-    "--blank_weight": "model.heads.ctc.blank_weight",
-    "--blank_mode": "model.heads.ctc.blank_mode",
+    **to("model.heads.ctc", "--final_dropout=dropout --blank_weight=blank_weight --blank_mode=blank_mode"),
     "--labels": Absent("labels are the characters of the texts; another dictionary is data.tokenizer.path", ("ltr",)),
     # pre-training
     "--extractor_mode|EXTRACTOR_MODE": To(f"{ENCODER}.extractor_norm", one_of(default="group", layer_norm="layer")),
-    "--encoder_layers|ENCODER_LAYERS": f"{ENCODER}.num_layers",
-    "--encoder_embed_dim|ENCODER_EMBED_DIM": f"{ENCODER}.dim",
-    "--encoder_ffn_embed_dim|ENCODER_FFN_EMBED_DIM": f"{ENCODER}.feedforward_dim",
-    "--encoder_attention_heads|ENCODER_ATTENTION_HEADS": f"{ENCODER}.num_heads",
-    "--activation_fn": f"{ENCODER}.activation",
-    "--layer_norm_first|LAYER_NORM_FIRST": f"{ENCODER}.norm_first",
-    "--conv_bias|CONV_BIAS": f"{ENCODER}.extractor_bias",
-    "--logit_temp": f"{HEAD}.temperature",
+    **to(HEAD,
+         "--logit_temp=temperature --target_glu=gated_targets --num_negatives=num_negatives "
+         "--negatives_from_everywhere=from_everywhere --cross_sample_negatives=across_negatives "
+         "--codebook_negatives=codebook_negatives"),
     "--quantize_targets": NotNeeded("the contrastive head always quantises its targets"),
-    "--quantize_input": f"{ENCODER}.quantized_input",
-    "--target_glu": f"{HEAD}.gated_targets",
-    "--quantizer_depth": f"{HEAD}.quantizer.depth",
-    "--quantizer_factor": f"{HEAD}.quantizer.factor",
-    "--latent_vars": f"{HEAD}.quantizer.entries",
-    "--latent_groups": f"{HEAD}.quantizer.groups",
-    "--num_negatives": f"{HEAD}.num_negatives",
-    "--negatives_from_everywhere": f"{HEAD}.from_everywhere",
-    "--cross_sample_negatives": f"{HEAD}.across_negatives",
-    "--codebook_negatives": f"{HEAD}.codebook_negatives",
-    "--conv_pos": f"{ENCODER}.position_kernel",
-    "--conv_pos_groups": f"{ENCODER}.position_groups",
+    **to(f"{HEAD}.quantizer",
+         "--quantizer_depth=depth --quantizer_factor=factor --latent_vars=entries --latent_groups=groups"),
     "--infonce": NotNeeded("the contrastive loss is InfoNCE"),
-    "--rotary_embeddings": f"{ENCODER}.rotary",
     # inference
     "FINETUNED_MODEL": Elsewhere("import"),
     "--steps|NUM_STEPS|NUM_REPEATS": Elsewhere("benchmark inference RUN --repeats"),
     "--warmup_steps|NUM_WARMUP_STEPS|NUM_WARMUP_REPEATS": Elsewhere("benchmark inference RUN --warm-up-repeats"),
     "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --max-duration"),
-    "--save_predictions|PREDICTION_FILE": Elsewhere("evaluate RUN --predictions"),
-    "--save_logits|LOGITS_FILE": Elsewhere("evaluate RUN --log-probs"),
-    "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
-    "--torchscript|TORCHSCRIPT --torchscript_export|TORCHSCRIPT_SAVE": Absent("export RUN --to onnx instead"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
 }  # fmt: skip
 OF_EVALUATION: Mapping[str, Row] = {
@@ -154,59 +120,53 @@ OF_EVALUATION: Mapping[str, Row] = {
     "--bf16|BF16": Elsewhere("evaluate RUN --precision bf16"),
     "--fp16|FP16": Elsewhere("evaluate RUN --precision f16"),
 }
-COMMON: dict[str, Any] = {
-    "NUM_GPUS": 8, "--data": "/datasets/LibriSpeech", "--train_subset": "train-full-960", "--valid_subset": "dev-other",
-    "--num_concat_batches": 1, "--update_freq": 1, "--fp16": False, "--bf16": False, "--ema": 0.0, "--hold_updates": 0,
-    "--log_frequency": 1,
-}  # fmt: skip
-PRETRAIN_BASE: Mapping[str, Any] = COMMON | {
-    "--max_tokens": 1_400_000, "--num_concat_batches": 8, "--max_update": 400_000, "--lr": 5e-4, "--lr_policy": "poly",
-    "--warmup_updates": 32_000, "--hourglass_transformer": "[2,(8,4),2]", "--save_frequency": 1,
-}  # fmt: skip
-PRETRAIN_LARGE: Mapping[str, Any] = COMMON | {
-    "--max_tokens": 1_200_000, "--update_freq": 16, "--max_update": 800_000, "--lr": 5e-3, "--lr_policy": "poly",
-    "--warmup_updates": 32_000, "--max_sample_size": 320_000, "--loss_weights": "0.1 0.0", "--normalize": True,
-    "--extractor_mode": "layer_norm", "--layer_norm_first": True, "--final_dim": 768,
-    "--latent_temp": "2.0 0.1 0.999995", "--encoder_layerdrop": 0.0, "--dropout_input": 0.0,
-    "--dropout_features": 0.0, "--dropout": 0.0, "--attention_dropout": 0.0, "--conv_bias": True,
-    "--encoder_layers": 24, "--encoder_embed_dim": 1024, "--encoder_ffn_embed_dim": 4096,
-    "--encoder_attention_heads": 16, "--feature_grad_mult": 1.0, "--save_frequency": 1,
-}  # fmt: skip
-TRAIN_PY: Mapping[str, Any] = {
-    "--max_tokens": 1_400_000, "--num_concat_batches": 1, "--update_freq": 64, "--max_update": 400_000, "--lr": 5e-4,
-    "--lr_policy": "poly", "--warmup_updates": 32_000, "--hold_updates": 0, "--adam_eps": 1e-6, "--weight_decay": 0.01,
-    "--clip_norm": 0.0, "--ema": 0.0, "--fp16": False, "--bf16": False, "--train_subset": "train",
-    "--valid_subset": "valid", "NUM_GPUS": 1, "--log_frequency": 1, "--save_frequency": 10,
-}  # fmt: skip
+COMMON = (
+    "NUM_GPUS=8 --data /datasets/LibriSpeech --train_subset train-full-960 --valid_subset dev-other "
+    "--num_concat_batches 1 --update_freq 1 --fp16 false --bf16 false --ema 0.0 --hold_updates 0 --log_frequency 1"
+)
+PRETRAIN_BASE = (
+    f"{COMMON} --max_tokens 1400000 --num_concat_batches 8 --max_update 400000 --lr 0.0005 --lr_policy poly "
+    "--warmup_updates 32000 --hourglass_transformer [2,(8,4),2] --save_frequency 1"
+)
+PRETRAIN_LARGE = (
+    f"{COMMON} --max_tokens 1200000 --update_freq 16 --max_update 800000 --lr 0.005 --lr_policy poly "
+    "--warmup_updates 32000 --max_sample_size 320000 --loss_weights 0.1 0.0 --normalize true "
+    "--extractor_mode layer_norm --layer_norm_first true --final_dim 768 --latent_temp 2.0 0.1 0.999995 "
+    "--encoder_layerdrop 0.0 --dropout_input 0.0 --dropout_features 0.0 --dropout 0.0 --attention_dropout 0.0 "
+    "--conv_bias true --encoder_layers 24 --encoder_embed_dim 1024 --encoder_ffn_embed_dim 4096 "
+    "--encoder_attention_heads 16 --feature_grad_mult 1.0 --save_frequency 1"
+)
+TRAIN_PY = (
+    "NUM_GPUS=1 --max_tokens 1400000 --num_concat_batches 1 --update_freq 64 --max_update 400000 --lr 0.0005 "
+    "--lr_policy poly --warmup_updates 32000 --hold_updates 0 --adam_eps 1e-6 --weight_decay 0.01 --clip_norm 0.0 "
+    "--ema 0.0 --fp16 false --bf16 false --train_subset train --valid_subset valid --log_frequency 1 "
+    "--save_frequency 10"
+)
 
 
-def _finetune(lr: float, updates: int, frozen: int, mask: float, channels: float, **others: Any) -> dict[str, Any]:
+def _finetune(lr: str, updates: int, frozen: int, mask: float, channels: float, others: str) -> str:
     """Defaults of a script for fine-tuning; the base ones have batches of 3.2 million samples."""
-    return COMMON | {
-        "--lr": lr, "--max_update": updates, "--freeze_finetune_updates": frozen, "--mask_prob": mask,
-        "--mask_channel_prob": channels, "--max_tokens": 3_200_000, "--encoder_layerdrop": 0.1, "--seed": 1,
-        "--lr_policy": "exp", "--warmup_updates": updates // 10, "--hold_updates": updates // 10 * 4,
-        "--save_frequency": 10, **{f"--{name}": value for name, value in others.items()},
-    }  # fmt: skip
+    return (
+        f"{COMMON} --max_update {updates} --warmup_updates {updates // 10} --hold_updates {updates // 10 * 4} "
+        f"--lr {lr} --freeze_finetune_updates {frozen} --mask_prob {mask} --mask_channel_prob {channels} --seed 1 "
+        f"--max_tokens 3200000 --encoder_layerdrop 0.1 --lr_policy exp --save_frequency 10 {others}"
+    )
 
 
-VOX: dict[str, Any] = {"max_tokens": 1_280_000, "w2v_path": "pretrained_models/libri960_big.pt"}
-BASE_MODEL: dict[str, Any] = {"w2v_path": "results/pretrain_base/wav2vec2_update400000.pt"}
-CLEAN_100: dict[str, Any] = {"train_subset": "train-clean-100"}
-BASE_10H: dict[str, Any] = BASE_MODEL | {"train_subset": "train-10h"}
-BASE_1H: dict[str, Any] = BASE_MODEL | {"train_subset": "train-1h"}
-VOX_100 = VOX | CLEAN_100 | {"num_concat_batches": 2}
+VOX = "--max_tokens 1280000 --w2v_path pretrained_models/libri960_big.pt --num_concat_batches"
+VOX_100 = f"{VOX} 2 --train_subset train-clean-100"
+BASE = "--w2v_path results/pretrain_base/wav2vec2_update400000.pt --train_subset"
 PROGRAMS = (
     Program("pretrain_base_benchmark.sh, finetune_base_benchmark.sh", command="benchmark train"),
     Program("pretrain_base.sh", PRETRAIN_BASE),
     Program("pretrain_large.sh", PRETRAIN_LARGE),
-    Program("finetune_base_960h.sh", _finetune(1e-4, 320_000, 0, 0.5, 0.1, **BASE_MODEL)),
-    Program("finetune_base_100h.sh", _finetune(3e-5, 80_000, 0, 0.65, 0.5, **BASE_MODEL, **CLEAN_100)),
-    Program("finetune_base_10h.sh", _finetune(5e-5, 20_000, 10_000, 0.65, 0.5, **BASE_10H)),
-    Program("finetune_base_1h.sh", _finetune(5e-5, 13_000, 10_000, 0.65, 0.25, **BASE_1H)),
-    Program("finetune_vox_960h.sh", _finetune(3e-5, 320_000, 10_000, 0.5, 0.25, **VOX, num_concat_batches=3)),
-    Program("finetune_vox_100h.sh", _finetune(3e-5, 80_000, 10_000, 0.5, 0.5, **VOX_100)),
-    Program("finetune_vox_960h_cv.sh", _finetune(2e-5, 80_000, 0, 0.25, 0.5, **VOX, num_concat_batches=3)),
+    Program("finetune_base_960h.sh", _finetune("1e-4", 320_000, 0, 0.5, 0.1, f"{BASE} train-full-960")),
+    Program("finetune_base_100h.sh", _finetune("3e-5", 80_000, 0, 0.65, 0.5, f"{BASE} train-clean-100")),
+    Program("finetune_base_10h.sh", _finetune("5e-5", 20_000, 10_000, 0.65, 0.5, f"{BASE} train-10h")),
+    Program("finetune_base_1h.sh", _finetune("5e-5", 13_000, 10_000, 0.65, 0.25, f"{BASE} train-1h")),
+    Program("finetune_vox_960h.sh", _finetune("3e-5", 320_000, 10_000, 0.5, 0.25, f"{VOX} 3")),
+    Program("finetune_vox_100h.sh", _finetune("3e-5", 80_000, 10_000, 0.5, 0.5, VOX_100)),
+    Program("finetune_vox_960h_cv.sh", _finetune("2e-5", 80_000, 0, 0.25, 0.5, f"{VOX} 3")),
     Program("inference_benchmark.sh", command="benchmark inference RUN", rows=OF_EVALUATION),
     Program("inference.sh, inference.py", command="evaluate RUN", rows=OF_EVALUATION),
     Program("train.py", TRAIN_PY),
@@ -217,16 +177,18 @@ def _is_finetuning(given: Given) -> bool:
     return "--w2v_path" in given or "--freeze_finetune_updates" in given
 
 
-def _floats(value: Any) -> tuple[float, ...]:
-    words = value if isinstance(value, list) else re.split(r"[\s,()\[\]]+", str(value).strip("()[]"))
-    return tuple(float(each) for each in words)
-
-
 def _one_each(given: Given, name: str, place: str, fields: str) -> Iterator[Change]:
-    """Yields a change of each field to one of the numbers of a value."""
-    if name in given:
-        for field, value in zip(fields.split(), given.read(name, _floats), strict=True):
-            yield Change(f"{place}.{field}", value, name)
+    """Yields a change of each field to one of the numbers of a value, such as "(0.9, 0.98)" or "2.0 0.1"."""
+    names = fields.split()
+
+    def read(value: Any) -> list[float]:
+        found = [real(each) for each in words(re.sub(r"[()\[\]']", "", str(value)))]
+        if len(found) != len(names):
+            raise ValueError(f"expected {len(names)} numbers")
+        return found
+
+    for field, value in zip(names, given.read(name, read, ()), strict=False):
+        yield Change(f"{place}.{field}", value, name)
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
