@@ -35,7 +35,11 @@ class Item(NamedTuple):
         if comment and not (is_flat and len(flat + comment) <= WIDTH):
             above = f"{space}# "
             yield from textwrap.wrap(
-                self.comment, WIDTH, initial_indent=above, subsequent_indent=above, break_on_hyphens=False
+                " ".join(self.comment.split()),
+                WIDTH,
+                initial_indent=above,
+                subsequent_indent=above,
+                break_on_hyphens=False,
             )
             comment = ""
         if is_flat:
