@@ -12,7 +12,7 @@ from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, speeds
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
@@ -34,6 +34,8 @@ def _limit(value: Any) -> float:
 
 ROWS: Mapping[str, Row] = {
     **OF_NVIDIA,
+    **OF_YAML,
+    "--clip_norm": "optim.clip_at",
     "--sampling_mode --per_gpu_batch_size|PER_GPU_BATCH_SIZE --global_batch_size --num_gpus --num_buckets "
     "--randomize_first_n_epochs --no_amp --rsp_seq_len_freq --rsp_delay --delay_penalty --prob_train_narrowband "
     "--train_manifest_ratios|--train_manifests_ratios --relative_train_manifest_ratios --canary_exponent datasets.* "

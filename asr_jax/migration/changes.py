@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from asr_jax.config import Experiment
 from asr_jax.core.errors import UserError
-from asr_jax.migration.rows import number, truth, words
+from asr_jax.migration.rows import number, real, truth, words
 from asr_jax.migration.sources import Value
 
 
@@ -77,7 +77,8 @@ def _replaced(settings: Any, tree: Mapping[str, Any], absent: set[str]) -> Any:
     for part, node in tree.items():
         key, change = _key(settings, part), node.get("") if part else None
         if change and isinstance(change.value, Value) and key in entries:
-            node[""] = change._replace(value=_converted(change.value, get_type_hints(type(settings))[key]))
+            value = _converted(change.value, get_type_hints(type(settings))[key], entries[key])
+            node[""] = change._replace(value=value)
         if key in entries or (change and isinstance(settings, dict)):
             changed[key] = _replaced(entries.get(key), node, absent)
         elif part:
@@ -94,10 +95,12 @@ def _changes(tree: Mapping[str, Any]) -> Iterator[Change]:
         yield from _changes(node) if part else [node]
 
 
-def _converted(value: Value, hint: Any) -> Any:
-    """Returns a value as the type of a setting, or as one of its types."""
+def _converted(value: Value, hint: Any, before: Any) -> Any:
+    """Returns a value as the type of a setting, or as one of its types; a float stays an int if the recipe has one."""
     kinds = {hint, *get_args(hint)}
-    return value.read(words if ... in kinds else truth if bool in kinds else number if {int, float} & kinds else str)
+    if {int, float} & kinds and bool not in kinds:
+        return value.read(real if isinstance(before, float) else number)
+    return value.read(words if ... in kinds else truth if bool in kinds else str)
 
 
 def _entries(settings: Any) -> dict[str, Any]:

@@ -169,10 +169,13 @@ def migrate(
                 changes.append(Change(field, value, name))
             case To(fields, read):
                 changes += [Change(field, value.read(read), name) for field in fields.split()]
-    derived = list(system.derive(given, base))
+    try:
+        derived = list(system.derive(given, base))
+    except ValueError as error:
+        raise UserError(f"the settings do not fit this package: {error}") from error
     changes += [each for each in derived if isinstance(each, Change)]
     experiment, absent = applied(base, changes)
-    made = [each for each in changes if each.field not in absent]
+    made = [each for each in {each.field: each for each in changes}.values() if each.field not in absent]
     lines = list[Line]()
     for name, value in values.items():
         lost = [each.field for each in changes if each.field in absent and name in each.origins]

@@ -10,7 +10,7 @@ from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, speeds
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, speeds
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, to, truth, under
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
@@ -22,7 +22,9 @@ SPEC_AUGMENT = {
 }  # fmt: skip
 BLOCKS = "in_feats activation use_conv_masks blocks"
 ROWS: Mapping[str, Row] = {
-    **OF_NVIDIA,
+    **OF_EXAMPLES,
+    **OF_YAML,
+    "DATASET|--val_manifest": Elsewhere("evaluate RUN --data"),
     **to("training",
          "--epochs|EPOCHS=num_epochs "
          "--grad_accumulation|--update-freq|GRAD_ACCUMULATION|GRAD_ACCUMULATION_STEPS=accumulate"),

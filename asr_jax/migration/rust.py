@@ -46,7 +46,7 @@ ROWS: Mapping[str, Row] = {
     "--lr-hold-steps --lr-decay-steps --lr-warmup-epochs|--warmup-epochs --lr-hold-epochs|--hold-epochs "
     "--lr-decay-exponent|--decay-exponent --lr-min --gradient-clip-norm --gradient-clip-value --val-beam-width "
     "--val-n-best --val-lm-path --val-lm-weight --val-lm-word-bonus --val-lm-no-bos --val-lm-no-eos --precision "
-    "--mixed-precision": PART,
+    "--mixed-precision --manifest-dir": PART,
     "--cargo --features --release --bin": NotNeeded("there is no build; pip installs the CUDA wheels of JAX"),
     "RUST_LOG": NotNeeded("the console has progress lines, and RUN/events.jsonl everything"),
     **to("data",
@@ -54,7 +54,6 @@ ROWS: Mapping[str, Row] = {
          "--val-manifest|--validation-manifest|--valid-manifest|--validation-set|--val-set=validation "
          "--dataset-index-dir=cache --max-train-samples=max_train_utterances "
          "--max-val-samples=max_validation_utterances"),
-    "--manifest-dir": To("data.train data.validation", lambda value: (value,)),
     "--max-audio-duration-sec": "data.filters.max_duration_s",
     **to("training", "--epochs=num_epochs --gradient-accumulation-steps=accumulate --log-every=log_every"),
     "--weight-decay": "optim.weight_decay",
@@ -178,7 +177,10 @@ def _w2v_bert(given: Given, changes: dict[str, Any]) -> Iterator[Change | str]:
 
 
 def _data(given: Given) -> Iterator[Change | str]:
-    if "--val-manifest" not in given and "--manifest-dir" not in given:
+    if "--manifest-dir" in given:
+        yield Change("data.train", (given.get("--manifest-dir"),), "--manifest-dir")
+        yield Change("data.validation", (given.get("--manifest-dir"),), "--manifest-dir")
+    elif "--val-manifest" not in given:
         yield Change("data.validation", ())
         yield "without a validation set, a tenth of the training set is cut off by speaker, not its last tenth"
     if "--tokenizer" in given:

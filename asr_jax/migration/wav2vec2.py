@@ -11,7 +11,7 @@ from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.nvidia import OF_NVIDIA
+from asr_jax.migration.nvidia import OF_EXAMPLES
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, real, times, to, truth, words
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
@@ -28,7 +28,8 @@ def _layers(formula: str) -> tuple[WaveformConv, ...]:
 
 
 ROWS: Mapping[str, Row] = {
-    **OF_NVIDIA,
+    **OF_EXAMPLES,
+    "--clip_norm": "optim.clip_at",
     "NUM_GPUS --max_tokens|MAX_TOKENS --num_concat_batches|NUM_CONCAT_BATCHES --batch_size|BATCH_SIZE --fp16|FP16 "
     "--bf16|BF16 --amp|AMP --data|DATASET_DIR --train_subset|TRAIN_SUBSET --valid_subset|VALID_SUBSET --adam_betas "
     "--w2v_path|PRETRAINED_MODEL --freeze_finetune_updates|FREEZE_FINETUNE_UPDATES --lr_policy --lr_poly_power "
@@ -231,7 +232,8 @@ def _schedule(given: Given, base: Experiment) -> Change:
 def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
     for field in ("model.sub_batches", "data.batching.row_multiple"):
         yield Change(field, sub_batches, "--num_concat_batches × NUM_GPUS")
-    yield Change("data.batching.max_rows", max(512, 8 * sub_batches))
+    if "--batch_size" not in given:
+        yield Change("data.batching.max_rows", max(512, 8 * sub_batches))
     if glass := given.get("--hourglass_transformer"):
         before, (middle, factor), after = literal_eval(glass)
         yield Change(f"{ENCODER}.hourglass", Hourglass(before, middle, factor, after), "--hourglass_transformer")

@@ -162,7 +162,7 @@ def check_settings(where: str, settings: Mapping[str, Any], /, **expected: Any) 
         choices = values if isinstance(values, tuple) else (values,)
         if name in settings and settings[name] not in choices:
             found, *known = ["empty" if each == "" else str(each) for each in (settings[name], *choices)]
-            raise UserError(f"{where}.{name} is {found}, expected {' or '.join(known)}")
+            raise UserError(f"{where}.{name} is {found}, expected {' or '.join(dict.fromkeys(known))}")
 
 
 def made[S](where: object, make: Callable[..., S], *given: Any, **named: Any) -> S:

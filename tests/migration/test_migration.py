@@ -174,7 +174,39 @@ def test_comments_stand_beside_their_settings(tmp_path):
     assert all(line.strip().startswith("#") for line in lines[place - 2 : place])
 
 
+def test_settings_that_the_recipe_does_not_have():
+    found = migrated(
+        "icefall", ["zipformer/train.py", "--use-transducer", "0", "--use-ctc", "1", "--decoder-dim", "256"]
+    )
+    [line] = [line for line in found.lines if line.given == "--decoder-dim=256"]
+    assert line[1:] == ("refused", "configs/zipformer.py has no model.heads.transducer.prediction.dim")
+
+
+def test_names_with_one_reason_have_a_line_each():
+    found = migrated("quartznet", ["OMP_NUM_THREADS=1", "PYTHONPATH=x", "bash", "scripts/train.sh"])
+    assert {"OMP_NUM_THREADS=1", "PYTHONPATH=x"} <= {line.given for line in found.lines}
+
+
+def test_settings_of_training_in_a_command_that_does_not_train():
+    found = migrated("quartznet", ["EPOCHS=3", "bash", "scripts/train_benchmark.sh"])
+    assert [line.result for line in found.lines] == ["it is a setting of training, and no argument of this command"]
+
+
+def test_a_schedule_by_the_width_of_the_model(tmp_path):
+    (tmp_path / "x.yaml").write_text(
+        "model:\n  optim: {lr: 1.0, sched: {name: NoamAnnealing, d_model: 100, warmup_steps: 100}}\n"
+        "  preprocessor: {normalize: 'None'}\n  decoder: {_target_: x.ConvASRDecoder}\n"
+        "  encoder: {_target_: x.ConvASREncoder, feat_in: 64, activation: relu, conv_mask: true, jasper: [{filters: 8, "
+        "repeat: 1, kernel: [3], stride: [1], dilation: [1], dropout: 0.0, residual: false}]}\n"
+    )
+    found = migrate(KNOWN["nemo"], read_sources([str(tmp_path / "x.yaml")], ()), load=recipe).experiment
+    assert_close(found.optim.schedule.peak_lr, 0.01, rtol=1e-5)
+    assert found.model.front_end.then == ()
+
+
 MISTAKES = [
+    ("quartznet", "DALI=1 bash scripts/train.sh", "DALI is not a name of NVIDIA's QuartzNet"),
+    ("wav2vec2", "bash scripts/pretrain_base.sh --loss_weights 1", "--loss_weights=1: expected 2 numbers"),
     (
         "rust",
         f"{RUST} --learning-rat 1",
