@@ -175,9 +175,8 @@ def test_comments_stand_beside_their_settings(tmp_path):
 
 
 def test_settings_that_the_recipe_does_not_have():
-    found = migrated(
-        "icefall", ["zipformer/train.py", "--use-transducer", "0", "--use-ctc", "1", "--decoder-dim", "256"]
-    )
+    command = "zipformer/train.py --use-transducer 0 --use-ctc 1 --decoder-dim 256"
+    found = migrated("icefall", command.split())
     [line] = [line for line in found.lines if line.given == "--decoder-dim=256"]
     assert line[1:] == ("refused", "configs/zipformer.py has no model.heads.transducer.prediction.dim")
 
@@ -185,6 +184,18 @@ def test_settings_that_the_recipe_does_not_have():
 def test_names_with_one_reason_have_a_line_each():
     found = migrated("quartznet", ["OMP_NUM_THREADS=1", "PYTHONPATH=x", "bash", "scripts/train.sh"])
     assert {"OMP_NUM_THREADS=1", "PYTHONPATH=x"} <= {line.given for line in found.lines}
+
+
+def test_a_value_that_another_replaces_has_no_effect():
+    found = migrated("rust", f"{RUST} --manifest-dir there".split())
+    assert found.experiment.data.train == ("there",)
+    [line] = [line for line in found.lines if line.given == "--train-manifest=train.jsonl"]
+    assert line.result == "it has no effect beside the other values"
+
+
+def test_rows_of_a_batch_of_wav2vec():
+    command = "NUM_GPUS=2 bash scripts/pretrain_base.sh --num_concat_batches 1 --batch_size 3"
+    assert experiment_of("wav2vec2", command).data.batching.max_rows == 6
 
 
 def test_settings_of_training_in_a_command_that_does_not_train():
@@ -206,6 +217,7 @@ def test_a_schedule_by_the_width_of_the_model(tmp_path):
 
 MISTAKES = [
     ("quartznet", "DALI=1 bash scripts/train.sh", "DALI is not a name of NVIDIA's QuartzNet"),
+    ("caiman", "train.py --prob_babble_noise 1 --noise_initial_high 1", "the settings do not fit this package: first"),
     ("wav2vec2", "bash scripts/pretrain_base.sh --loss_weights 1", "--loss_weights=1: expected 2 numbers"),
     (
         "rust",
@@ -218,7 +230,7 @@ MISTAKES = [
         "EPOCH is not a name of NVIDIA's QuartzNet that is known here; did you",
     ),
     ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: expected a number"),
-    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2: expected"),
+    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2.0: expected"),
     (
         "quartznet",
         "LR_POLICY=step bash scripts/train.sh",
