@@ -52,16 +52,15 @@ def main(arguments: Sequence[str]) -> None:
     if options.out and (options.out.suffix != ".py" or (options.out.exists() and not options.force)):
         raise UserError(f"--out {options.out}: expected a new name that ends in .py; --force overwrites a file")
 
-    from asr_jax.migration.engine import Migration, detected, migrate, read_sources
+    from asr_jax.migration.engine import detected, migrate
     from asr_jax.migration.report import config_text, report
+    from asr_jax.migration.sources import read_sources
     from asr_jax.migration.systems import SYSTEMS
 
     read = read_sources(options.sources, command)
     known = {system.name: system for system in SYSTEMS}
     system = known[options.of] if options.of else detected(SYSTEMS, read.texts)
-    found: Migration = migrate(
-        system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown
-    )
+    found = migrate(system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown)
     if found.recipe:
         found.differs.extend(_differences(_recipe(found.recipe)))
     print("\n".join(report(found)))

@@ -1,7 +1,6 @@
 """Myrtle's CAIMAN-ASR 1.14 (commit 08d60d8), and the sampling modes of its later page on batch sizes (seed 000)."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,34 +10,16 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
-from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import (
-    PART,
-    Absent,
-    Elsewhere,
-    NotNeeded,
-    Table,
-    To,
-    numbers,
-    one_of,
-    real,
-    text,
-    truth,
-    words,
-)
+from asr_jax.migration.changes import Change
+from asr_jax.migration.engine import Given, Program, System
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
 
 HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
-AUDIO, FEATURES = "input_train.audio_dataset", "input_train.filterbank_features"
 STATISTICS = Absent("front_end needs the statistics: python -m asr_jax.feature_statistics")
-FILE = NotNeeded("the file is one of the sources")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
-EOS = "evaluation has no strategy for an end of the utterance"
-BEAM = "evaluate RUN --decoding.{}"
-LATENCY = Absent("there is no measure of the emission latency")
-STAR = Absent("the penalty does not move: set model.heads.transducer.penalties.star and star_id")
-OF_LR = "an update with non-finite values is voided, and training.limits.patience ends a run without progress"
 
 
 def _longest(value: Any) -> float:
@@ -51,183 +32,128 @@ def _limit(value: Any) -> float:
     return -real(value) if real(value) >= 0 else float("-inf")
 
 
-TABLE = Table({
-    "--sampling_mode": PART,
-    "--per_gpu_batch_size PER_GPU_BATCH_SIZE": PART,
+ROWS: Mapping[str, Row] = {
+    **OF_NVIDIA,
+    **OF_YAML,
+    "--clip_norm": "optim.clip_at",
+    "--sampling_mode --per_gpu_batch_size|PER_GPU_BATCH_SIZE --global_batch_size --num_gpus --num_buckets "
+    "--randomize_first_n_epochs --no_amp --rsp_seq_len_freq --rsp_delay --delay_penalty --prob_train_narrowband "
+    "--train_manifest_ratios|--train_manifests_ratios --relative_train_manifest_ratios --canary_exponent datasets.* "
+    "--prob_background_noise --prob_babble_noise --noise_delay_steps --noise_ramp_steps --noise_initial_low "
+    "--noise_initial_high --noise_dataset --use_noise_audio_folder rnnt.enc_freeze": PART,
+    "--weights_init_scale": To(f"model.encoder.weight_scale {HEAD}.prediction.weight_scale", real),
+    "rnnt.joint_net_lr_factor":
+        To("optim.lr_factors", lambda value: (("heads_transducer/output/.*", real(value)), ("rest", 1.0))),
     "PER_GPU_JOINT_BATCH_SIZE": NotNeeded("it follows from the rows and model.heads.transducer.split"),
-    "--grad_accumulation_batches": To("training.accumulate"),
-    "--batch_split_factor": To(f"{HEAD}.split"),
-    "--global_batch_size": PART,
-    "--num_gpus": PART,
-    "--num_buckets": PART,
-    "--randomize_first_n_epochs": PART,
-    "--training_steps": To("training.num_updates"),
-    "--warmup_steps": To("optim.schedule.warmup_updates"),
-    "--hold_steps": To("optim.schedule.hold_updates"),
-    "--half_life_steps": To("optim.schedule.half_life_updates"),
-    "--no_cudnn_benchmark": NotNeeded("XLA chooses kernels when it compiles"),
-    "--no_amp": PART,
-    "--seed": To("seed"),
-    "--weights_init_scale": PART,
-    "--hidden_hidden_bias_scale --hidden_hidden_bias_scaled": Absent("biases of the recurrent product begin at 0"),
-    "--die_if_wer_bad": NotNeeded(OF_LR),
+    **to("training", "--grad_accumulation_batches=accumulate --training_steps=num_updates"),
+    **to(HEAD, "--batch_split_factor=split rnnt.joint_n_hid=joint_dim rnnt.joint_dropout=dropout"),
+    **to("optim.schedule",
+         "--warmup_steps=warmup_updates --hold_steps=hold_updates --half_life_steps=half_life_updates"),
+    "--hidden_hidden_bias_scale|--hidden_hidden_bias_scaled": Absent("biases of the recurrent product begin at 0"),
+    "--die_if_wer_bad":
+        NotNeeded("an update with non-finite values is voided; training.limits.patience ends a run without progress"),
     "--val_batch_size": NotNeeded("validation has batches as large as training"),
-    "--lr --learning_rate": To("optim.schedule.peak_lr", real),
-    "--min_lr --min_learning_rate": To("optim.schedule.min_lr", real),
-    "--weight_decay": To("optim.weight_decay", real),
-    "--clip_norm": To("optim.clip_at", real),
-    "--beta1": To("optim.b1", real),
-    "--beta2": To("optim.b2", real),
-    "--ema": To("training.ema.decay", real),
-    "--grad_scaler_lower_bound_log2 --scaler_lbl2": To("training.loss_scale.floor", lambda value: 2.0 ** real(value)),
+    **to("optim", "--beta1=b1 --beta2=b2"),
+    "--grad_scaler_lower_bound_log2|--scaler_lbl2": To("training.loss_scale.floor", lambda value: 2.0 ** real(value)),
     "--dali_train_device --dali_val_device --dali_processes_per_cpu": NotNeeded("features are computed on the device"),
-    "--resume": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--fine_tune": NotNeeded("init.path starts a new run from weights"),
-    "--ckpt --checkpoint": To("init.path", text),
+    "--ckpt|--checkpoint": "init.path",
     "--allow_partial_checkpoint": To("init.strict", lambda value: not truth(value)),
     "--dont_save_at_the_end": Absent("a run always saves at its end"),
-    "--save_frequency": To("training.saving.every_updates"),
-    "--val_frequency": To("training.validation.every"),
-    "--log_frequency": To("training.log_every"),
-    "--prediction_frequency": To("training.validation.sample_every"),
-    "--model_config": FILE,
-    "--train_manifests --train_tar_files": To("data.train", words),
-    "--train_dataset_yaml": FILE,
-    "--train_manifest_ratios --train_manifests_ratios": PART,
-    "--relative_train_manifest_ratios": PART,
-    "--canary_exponent": PART,
-    "--val_manifests --val_tar_files": To("data.validation", words),
+    "--save_frequency": "training.saving.every_updates",
+    **to("training.validation", "--val_frequency=every --calculate_loss=loss"),
+    "--train_dataset_yaml": NotNeeded("the file is one of the sources"),
     "--read_from_tar": NotNeeded("the format of data is recognised"),
-    "--dataset_dir --data_dir": To("data.root", text),
-    "--output_dir": To("run_dir", text),
-    "--log_file --timestamp --log_verbose_utterance_statistics": NotNeeded("RUN/events.jsonl has all figures"),
+    **to("data", "--dataset_dir|--data_dir=root --n_utterances_only=max_train_utterances --val_audio_dir=validation"),
+    "--timestamp --log_verbose_utterance_statistics": NotNeeded("RUN/events.jsonl has all figures"),
     "--max_symbol_per_sample": NotNeeded("an untrained model emits at most max_symbols labels per frame"),
-    "--rsp_seq_len_freq": PART,
-    "--rsp_delay": PART,
     "--skip_state_dict_check": NotNeeded("the shapes of weights are always checked"),
-    "--prob_train_narrowband": PART,
     "--skip_val_loss": NotNeeded("validation computes error rates alone; training.validation.loss adds the loss"),
     "--turn_off_initial_padding": NotNeeded("windows end with their hop, so that streams and files agree"),
     "--val_final_padding_secs": Absent("validation audio is not extended by silence"),
     "--prob_val_narrowband": Absent("validation audio is not changed; augment writes changed audio"),
     "--inspect_audio": Elsewhere("augment"),
-    "--n_utterances_only": To("data.max_train_utterances"),
     "--skip_init --called_by_torchrun --local_rank": NotNeeded("one process uses all devices"),
     "--max_inputs_per_batch": NotNeeded("every shape is compiled, and its memory known, before the first update"),
     "--val_from_dir": NotNeeded("the format of data is recognised"),
-    "--val_audio_dir": To("data.validation", words),
     "--val_txt_dir": Absent("texts must be beside the audio, with the same names"),
     "--profiler": Elsewhere("train --profile 10:15"),
-    "--calculate_emission_latency --latency_head_offset --latency_tail_offset": LATENCY,
+    "--calculate_emission_latency --latency_head_offset --latency_tail_offset":
+        Absent("there is no measure of the emission latency"),
     "--breakdown_wer": Elsewhere("evaluate RUN --by"),
     "--breakdown_chars": Absent("--by groups utterances, not characters"),
     "--sr_segment": Elsewhere("evaluate RUN --window-seconds"),
     "--sr_overlap": Elsewhere("evaluate RUN --overlap-seconds"),
-    "--delay_penalty": PART,
     "--dp_initial_value --dp_final_value --dp_toggle_step --dp_wer_threshold": NotNeeded("they belong to wer_schedule"),
-    "--star_initial_value": STAR,
+    "--star_initial_value":
+        Absent("the penalty does not move: set model.heads.transducer.penalties.star and star_id"),
     "--star_final_value --star_toggle_step --star_wer_threshold": NotNeeded("they move --star_initial_value"),
-    "--eos_penalty": To(f"{HEAD}.penalties.eos", real),
-    "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta": Absent(EOS, ("predict",)),
-    "--prob_background_noise": PART,
-    "--prob_babble_noise": PART,
-    "--noise_delay_steps": PART,
-    "--noise_ramp_steps": PART,
-    "--noise_initial_low": PART,
-    "--noise_initial_high": PART,
-    "--noise_dataset": PART,
+    "--eos_penalty": f"{HEAD}.penalties.eos",
+    "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta":
+        Absent("evaluation has no strategy for an end of the utterance", ("predict",)),
     "--noise_config": NotNeeded("it belongs to the data set of the hub; download it"),
-    "--use_noise_audio_folder": PART,
     "--norm_use_global_stats --norm_starting_ratio --norm_ramp_start_step --norm_ramp_end_step": STATISTICS,
     "--norm_over_utterance": NotNeeded("the recipe normalises by the utterance until front_end has statistics"),
-    "--use_hugging_face --use_hf --hugging_face_val_dataset --hf_val_dataset --hugging_face_val_config --hf_val_config":
-        HUB,
-    "--hugging_face_val_split --hf_val_split --hugging_face_val_transcript_key --hf_val_transcript_key": HUB,
-    "--decoder": To(f"{HEAD}.decoding.kind", text),
-    "--beam_width": To(f"{HEAD}.decoding.search.beam_width"),
-    "--temperature": To(f"{HEAD}.decoding.temperature", real),
+    "--use_hugging_face|--use_hf --hugging_face_val_dataset|--hf_val_dataset": HUB,
+    "--hugging_face_val_transcript_key|--hf_val_transcript_key "
+    "--hugging_face_val_config|--hf_val_config --hugging_face_val_split|--hf_val_split": HUB,
+    **to(f"{HEAD}.decoding", "--decoder=kind --temperature=temperature"),
+    "--beam_width": f"{HEAD}.decoding.search.beam_width",
     "--beam_prune_score_thresh": To(f"{HEAD}.decoding.search.label_prune_logp", _limit),
     "--beam_prune_topk_thresh": To(f"{HEAD}.decoding.search.token_prune_logp", _limit),
     "--beam_decoder_procs_per_gpu --beam_min_decode_batch_size_per_proc": NotNeeded("the beam runs on the device"),
     "--beam_no_partials --beam_final_emission_thresh": NotNeeded("serve settles words as soon as all hypotheses agree"),
     "--fuzzy_topk_logits": Absent("there is no hardware of Myrtle to imitate"),
-    "--keyword_boost_path": Elsewhere(BEAM.format("fusion.hot-words")),
-    "--override_ngram_path": To(f"{HEAD}.decoding.fusion.kenlm", text),
+    "--keyword_boost_path": Elsewhere("evaluate RUN --decoding.fusion.hot-words"),
+    "--override_ngram_path": f"{HEAD}.decoding.fusion.kenlm",
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
-    "--cpu": Elsewhere("evaluate RUN --device cpu"),
-    "--calculate_loss": To("training.validation.loss", truth),
     "--nth_batch_only": Absent("data.max_validation_utterances limits evaluation"),
     # the YAML files
     "user_tokens.*": Elsewhere("tokenizer --user-defined-symbols"),
-    "tokenizer.sentpiece_model": To("data.tokenizer.path", text),
+    **to("data.tokenizer", "tokenizer.sentpiece_model=path tokenizer.sampling=sampling"),
     "tokenizer.labels": NotNeeded("training names characters of texts without a label"),
-    "tokenizer.sampling": To("data.tokenizer.sampling", real),
     "input_val.audio_dataset.standardize_wer": Elsewhere("evaluate RUN --normaliser whisper_english.v1"),
     "input_val.audio_dataset.error_rate": NotNeeded("word and character error rates are both computed"),
-    "input_val.*": NotNeeded("validation uses the front-end of training without augmentation, and no filters"),
-    f"{AUDIO}.sample_rate {FEATURES}.sample_rate": To("model.front_end.rate_hz"),
-    f"{AUDIO}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
-    f"{AUDIO}.normalize_transcripts": To(
-        "data.tokenizer.normaliser",
-        one_of(identity="none", scrub="none", ascii="ascii.v1", digit_to_word="english.v1", lowercase="lower.v1"),
-    ),
+    f"{AUDIO}.normalize_transcripts": To("data.tokenizer.normaliser", one_of(
+        identity="none", scrub="none", ascii="ascii.v1", digit_to_word="english.v1", lowercase="lower.v1",
+    )),
     f"{AUDIO}.standardize_wer {AUDIO}.error_rate": NotNeeded("it is for validation"),
     f"{AUDIO}.standardize_text": Absent("texts are normalised by data.tokenizer.normaliser alone"),
     f"{AUDIO}.replacements": Absent("replace them in the manifests"),
     f"{AUDIO}.remove_tags": Absent("tags such as <noise> have to be removed from the manifests"),
     f"{AUDIO}.max_duration": To("data.filters.max_duration_s", _longest),
-    f"{AUDIO}.min_duration": To("data.filters.min_duration_s", real),
-    f"{AUDIO}.max_transcript_len": To("data.filters.max_chars"),
-    f"{AUDIO}.speed_perturbation.min_rate": PART,
-    f"{AUDIO}.speed_perturbation.max_rate": PART,
+    f"{AUDIO}.max_transcript_len": "data.filters.max_chars",
     f"{AUDIO}.speed_perturbation.p": Absent("every utterance has a random speed", (1.0,)),
-    f"{FEATURES}.normalize": Absent("the front-end normalises each bin", ("per_feature",)),
-    f"{FEATURES}.window_size": To("model.front_end.window_ms", lambda value: 1000 * real(value)),
-    f"{FEATURES}.window_stride": To("model.front_end.hop_ms", lambda value: 1000 * real(value)),
-    f"{FEATURES}.window": Absent("the front-end has a Hann window", ("hann",)),
-    f"{FEATURES}.n_fft": To("model.front_end.fft_length"),
-    f"{FEATURES}.n_filt": To("model.front_end.num_mels"),
-    f"{FEATURES}.dither": To("model.front_end.dither", real),
     f"{FEATURES}.stats_path": STATISTICS,
-    "input_train.frame_splicing.frame_stacking": To("model.front_end.then.Stack.num"),
-    "input_train.frame_splicing.frame_subsampling": To("model.front_end.then.Stack.every"),
-    **{f"{SPEC}.{name}": PART for name in ("freq_masks", "max_freq", "time_masks", "max_time")},
-    **{f"{SPEC}.{name}": Absent("widths begin at 0") for name in ("min_freq", "min_time")},
-    "rnnt.in_feats": To("model.encoder.num_mels"),
-    "rnnt.enc_n_hid": To("model.encoder.dim"),
-    "rnnt.enc_pre_rnn_layers": To("model.encoder.layers_before"),
-    "rnnt.enc_post_rnn_layers": To("model.encoder.layers_after"),
-    "rnnt.enc_stack_time_factor": To("model.encoder.stack"),
-    "rnnt.enc_dropout": To("model.encoder.dropout", real),
-    "rnnt.enc_batch_norm": To("model.encoder.batch_norm", truth),
-    "rnnt.enc_freeze": PART,
-    "rnnt.pred_n_hid": To(f"{HEAD}.prediction.dim"),
-    "rnnt.pred_rnn_layers": To(f"{HEAD}.prediction.num_layers"),
-    "rnnt.pred_dropout": To(f"{HEAD}.prediction.dropout", real),
-    "rnnt.pred_batch_norm": To(f"{HEAD}.prediction.batch_norm", truth),
-    "rnnt.joint_n_hid": To(f"{HEAD}.joint_dim"),
-    "rnnt.joint_dropout": To(f"{HEAD}.dropout", real),
-    "rnnt.joint_net_lr_factor": PART,
+    **to("model.front_end.then.Stack",
+         "input_train.frame_splicing.frame_stacking=num input_train.frame_splicing.frame_subsampling=every"),
+    under(SPEC, "freq_masks max_freq time_masks max_time"): PART,
+    under(SPEC, "min_freq min_time"): Absent("widths begin at 0"),
+    **to("model.encoder",
+         "rnnt.in_feats=num_mels rnnt.enc_n_hid=dim rnnt.enc_pre_rnn_layers=layers_before "
+         "rnnt.enc_post_rnn_layers=layers_after rnnt.enc_stack_time_factor=stack rnnt.enc_dropout=dropout "
+         "rnnt.enc_batch_norm=batch_norm"),
+    **to(f"{HEAD}.prediction",
+         "rnnt.pred_n_hid=dim rnnt.pred_rnn_layers=num_layers rnnt.pred_dropout=dropout "
+         "rnnt.pred_batch_norm=batch_norm"),
     "rnnt.joint_apex_transducer rnnt.joint_apex_relu_dropout": NotNeeded("few frames of the joint exist at a time"),
     "rnnt.forget_gate_bias": Absent("it is 1", (1.0,)),
     "rnnt.custom_lstm": NotNeeded("states are passed on without another LSTM"),
     "rnnt.quantize rnnt.enc_rw_dropout rnnt.pred_rw_dropout": Absent("there is no such LSTM"),
     "grad_noise_scheduler.noise_level": Absent("there is no noise on gradients"),
     "grad_noise_scheduler.decay_const grad_noise_scheduler.start_step": NotNeeded("they belong to noise_level"),
-    "ngram.ngram_path": Elsewhere(BEAM.format("fusion.unit labels --decoding.fusion.kenlm")),
-    "ngram.scale_factor": Elsewhere(BEAM.format("fusion.lm-weight")),
-    "datasets.*": PART,
-})  # fmt: skip
-DEFAULTS: dict[str, Any] = {
-    "--training_steps": 100_000, "--warmup_steps": 1632, "--hold_steps": 18_000, "--half_life_steps": 10_880,
-    "--lr": 4e-3, "--min_lr": 4e-4, "--weight_decay": 1e-2, "--clip_norm": 1.0, "--beta1": 0.9, "--beta2": 0.999,
-    "--ema": 0.999, "--grad_accumulation_batches": 8, "--batch_split_factor": 1, "--global_batch_size": 1024,
-    "--num_gpus": 8, "--num_buckets": 6, "--no_amp": False, "--save_frequency": 5000, "--val_frequency": 1000,
-    "--log_frequency": 1, "--prediction_frequency": 1000, "--seed": 1, "--delay_penalty": "wer_schedule",
-    "--prob_background_noise": 0.25, "--noise_delay_steps": 4896, "--noise_ramp_steps": 4896, "--noise_initial_low": 30,
-    "--noise_initial_high": 60, "--rsp_seq_len_freq": "99 0 1", "--weights_init_scale": 0.5,
-    "--model_config": "configs/testing-1023sp_run.yaml",
+    "ngram.ngram_path": Elsewhere("evaluate RUN --decoding.fusion.unit labels --decoding.fusion.kenlm"),
+    "ngram.scale_factor": Elsewhere("evaluate RUN --decoding.fusion.lm-weight"),
 }  # fmt: skip
+DEFAULTS = (
+    "--training_steps 100000 --warmup_steps 1632 --hold_steps 18000 --half_life_steps 10880 --lr 0.004 "
+    "--min_lr 0.0004 --weight_decay 0.01 --clip_norm 1.0 --beta1 0.9 --beta2 0.999 --ema 0.999 "
+    "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
+    "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
+    "--seed 1 --delay_penalty wer_schedule --prob_background_noise 0.25 --noise_delay_steps 4896 "
+    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
+    "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
+)
 
 
 def _recipe(given: Given) -> str:
@@ -241,58 +167,43 @@ def _recipe(given: Given) -> str:
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield from _batches(given, base)
     yield from _mixing(given)
-    yield Change("training.precision", "f32" if given.read("--no_amp", truth, False) else "f16", ("--no_amp",))
-    if not given.read("--no_amp", truth, False):
-        yield "bf16 is as fast as float16 and needs no scaling of the loss: --training.precision bf16"
-    delay = given.get("--delay_penalty", "wer_schedule")
-    if delay == "wer_schedule":
+    yield Change("training.precision", "f32" if given.is_on("--no_amp") else "f16", "--no_amp")
+    if not given.is_on("--no_amp"):
+        yield FLOAT16
+    if given.get("--delay_penalty", "wer_schedule") == "wer_schedule":
         yield (
             "--delay_penalty wer_schedule: there is no penalty; when the WER is below 30 %, continue with "
             f"--init-from RUN --{HEAD.replace('_', '-')}.penalties.delay 0.01"
         )
     else:
-        yield Change(f"{HEAD}.penalties.delay", given.read("--delay_penalty", float), ("--delay_penalty",))
-    if "--weights_init_scale" in given:
-        scale = given.read("--weights_init_scale", float)
-        yield Change("model.encoder.weight_scale", scale, ("--weights_init_scale",))
-        yield Change(f"{HEAD}.prediction.weight_scale", scale, ("--weights_init_scale",))
+        yield Change(f"{HEAD}.penalties.delay", given.real("--delay_penalty"), "--delay_penalty")
     lengths = given.read("--rsp_seq_len_freq", numbers, (99, 0, 1))
-    half_lives = given.number("--warmup_steps", 1632) + given.number("--hold_steps", 18_000)
-    after = given.number("--rsp_delay", half_lives + 3 * given.number("--half_life_steps", 10_880))
-    passing = StatePassing(tuple(map(float, lengths)), after=after)
-    names: tuple[str, ...] = ("--rsp_seq_len_freq", "--rsp_delay")
-    if "--rsp_delay" not in given:
-        names = ("--rsp_seq_len_freq", "--warmup_steps", "--hold_steps", "--half_life_steps")
-    yield Change("training.pass_states", passing, names, ", ")
-    if "rnnt.joint_net_lr_factor" in given:
-        rules = (("heads_transducer/output/.*", given.read("rnnt.joint_net_lr_factor", float)), ("rest", 1.0))
-        yield Change("optim.lr_factors", rules, ("rnnt.joint_net_lr_factor",))
-    if given.read("rnnt.enc_freeze", truth, False):
-        yield Change("optim.freeze_updates", (("encoder/.*", NEVER), ("rest", 0.0)), ("rnnt.enc_freeze",))
-    if given.number(f"{HEAD}.penalties.eos") or given.number("--eos_penalty"):
+    usual = {"--warmup_steps": 1632, "--hold_steps": 18_000, "--half_life_steps": 10_880}
+    warmup, hold, half_life = (given.number(name, steps) for name, steps in usual.items())
+    passing = StatePassing(tuple(map(float, lengths)), after=given.number("--rsp_delay", warmup + hold + 3 * half_life))
+    of_delay = "--rsp_delay" if "--rsp_delay" in given else " ".join(usual)
+    yield Change("training.pass_states", passing, f"--rsp_seq_len_freq {of_delay}")
+    if given.is_on("rnnt.enc_freeze"):
+        yield Change("optim.freeze_updates", (("encoder/.*", NEVER), ("rest", 0.0)), "rnnt.enc_freeze")
+    if given.number("--eos_penalty"):
         yield f"--eos_penalty has an effect with the id of the token: set {HEAD}.penalties.eos_id"
-    rates = tuple(f"{AUDIO}.speed_perturbation.{name}" for name in ("min_rate", "max_rate"))
-    if rates[0] in given:  # DALI multiplies durations by the rate
-        slow, fast = 1 / given.number(rates[1], 1.15), 1 / given.number(rates[0], 0.85)
-        yield Change("data.speeds", ((slow + fast) / 2,), rates, ", ")
-        yield Change("data.speed_jitter", (fast - slow) / 2, rates, ", ")
+    yield from speeds(given)
     yield from _augmentation(given)
 
 
 def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
-    gpus, mode = given.number("--num_gpus", 8), given.get("--sampling_mode")
-    buckets = given.number("--num_buckets", 6)
-    names: tuple[str, ...] = ("--global_batch_size", "--num_gpus", "--grad_accumulation_batches")
+    gpus, mode, buckets = given.number("--num_gpus", 8), given.get("--sampling_mode"), given.number("--num_buckets", 6)
+    split, names = given.number("--batch_split_factor", 1), "--global_batch_size --num_gpus --grad_accumulation_batches"
     rows = given.number("--global_batch_size", 1024) // (gpus * given.number("--grad_accumulation_batches", 8))
     if "--per_gpu_batch_size" in given:
-        rows, names = given.number("--per_gpu_batch_size"), ("--per_gpu_batch_size",)
-    rows = max(rows - rows % given.number("--batch_split_factor", 1), given.number("--batch_split_factor", 1))
+        rows, names = given.number("--per_gpu_batch_size"), "--per_gpu_batch_size"
+    rows = max(rows - rows % split, split)
     seconds = base.data.batching.budget / 8  # the recipe's, of 8 devices
+    longest, labels = base.data.filters.max_duration_s, base.data.filters.max_chars
     others: dict[str, Any] = {"devices": gpus, "pessimistic_first": True}
+    random = given.number("--randomize_first_n_epochs")
     made = {
-        None: lambda: Batching.fixed(
-            rows=rows, num_buckets=buckets, random_epochs=given.number("--randomize_first_n_epochs"), **others
-        ),
+        None: lambda: Batching.fixed(rows=rows, num_buckets=buckets, random_epochs=random, **others),
         "fixed": lambda: Batching.fixed(rows=rows, **others),
         "duration": lambda: Batching.duration(seconds=seconds, **others),
         "1D-bucketing": lambda: Batching.bucketing_1d_dyn(num_buckets=buckets, seconds=seconds, **others),
@@ -300,15 +211,14 @@ def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
         "2D-bucketing": lambda: Batching.bucketing_2d(buckets, memory_gb=70.0, **others),
         "2D-bucketing-fixed": lambda: Batching.bucketing_2d_fixed(buckets, rows=rows, **others),
         "2D-bucketing-singlet": lambda: Batching.bucketing_2d_singlet(
-            seconds=base.data.filters.max_duration_s, labels=base.data.filters.max_chars, rows=rows, **others
+            seconds=longest, labels=labels, rows=rows, **others
         ),
     }
     if mode not in made:
         known = ", ".join(str(each) for each in made if each)
         yield f"--sampling_mode {mode} is not known (expected one of {known}): batches have equal numbers of rows"
         mode = None
-    shown = ("--sampling_mode", *names) if mode else (*names, "--num_buckets")
-    yield Change("data.batching", made[mode](), shown, ", ")
+    yield Change("data.batching", made[mode](), f"--sampling_mode {names}" if mode else f"{names} --num_buckets")
     if mode in ("duration", "1D-bucketing", "1D-bucketing-dyn"):
         yield f"its page names no flag for the seconds of a batch: data.batching.budget is {seconds:g} s per device"
     if mode in ("1D-bucketing", "2D-bucketing", "2D-bucketing-fixed", "2D-bucketing-singlet"):
@@ -318,41 +228,36 @@ def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
 
 
 def _mixing(given: Given) -> Iterator[Change | str]:
-    sets = sorted(name for name in given.values if name.startswith("datasets."))
-    if sets:
-        manifests = [name for name in given.values if re.fullmatch(r"datasets\..+\.manifest", name)]
-        weights = [given.number(name.replace(".manifest", ".weight"), 1) for name in manifests]
-        yield Change("data.train", tuple(given.get(name) for name in manifests), tuple(manifests), ", ")
-        yield Change("data.mixing", Mixing("relative", tuple(map(float, weights))), tuple(sets), ", ")
-    elif "--train_manifest_ratios" in given:
-        weights = given.read("--train_manifest_ratios", numbers)
-        yield Change("data.mixing", Mixing("absolute", tuple(map(float, weights))), ("--train_manifest_ratios",))
-    elif "--relative_train_manifest_ratios" in given:
-        weights = given.read("--relative_train_manifest_ratios", numbers)
-        yield Change(
-            "data.mixing", Mixing("relative", tuple(map(float, weights))), ("--relative_train_manifest_ratios",)
-        )
-    elif given.get("--sampling_mode") == "duration":
+    if sets := sorted(given.named("datasets.")):
+        manifests = [name for name in sets if name.endswith(".manifest")]
+        weights = tuple(given.real(name.replace(".manifest", ".weight"), 1.0) for name in manifests)
+        yield Change("data.train", tuple(given.get(name) for name in manifests), " ".join(manifests))
+        yield Change("data.mixing", Mixing("relative", weights), " ".join(sets))
+        return
+    for name in ("--train_manifest_ratios", "--relative_train_manifest_ratios"):
+        if name in given:
+            kind: Any = "relative" if "relative" in name else "absolute"
+            yield Change("data.mixing", Mixing(kind, tuple(map(float, given.read(name, numbers)))), name)
+            return
+    if given.get("--sampling_mode") == "duration":
         yield "CAIMAN-ASR mixes manifests with the canary exponent 0.75; batches of equal duration are not mixed"
-    elif (exponent := given.read("--canary_exponent", float, 0.75)) > 0:
-        yield Change("data.mixing", Mixing("temperature", exponent=exponent), ("--canary_exponent",))
+    elif (exponent := given.real("--canary_exponent", 0.75)) > 0:
+        yield Change("data.mixing", Mixing("temperature", exponent=exponent), "--canary_exponent")
 
 
 def _augmentation(given: Given) -> Iterator[Change | str]:
     made: list[Any] = []
-    noise, folder = given.read("--prob_background_noise", float, 0.0), given.get("--noise_dataset", "")
-    ramp = {
-        "begin_updates": given.number("--noise_delay_steps", 4896),
-        "ramp_updates": given.number("--noise_ramp_steps", 4896),
-    }
-    first = (given.read("--noise_initial_low", float, 30.0), given.read("--noise_initial_high", float, 60.0))
-    if noise and given.read("--use_noise_audio_folder", truth, False) and folder:
-        made.append(BackgroundNoise(probability=noise, folder=folder, snr_db=Ramp(first=first, **ramp)))
+    noise, folder = given.real("--prob_background_noise"), given.get("--noise_dataset", "")
+    first = (given.real("--noise_initial_low", 30.0), given.real("--noise_initial_high", 60.0))
+    delay, duration = given.number("--noise_delay_steps", 4896), given.number("--noise_ramp_steps", 4896)
+    ramp = Ramp(first=first, begin_updates=delay, ramp_updates=duration)
+    if noise and given.is_on("--use_noise_audio_folder") and folder:
+        made.append(BackgroundNoise(probability=noise, folder=folder, snr_db=ramp))
     elif noise:
         yield f"background noise ({noise:g} of the utterances) needs recordings: add BackgroundNoise(folder=…)"
-    if babble := given.read("--prob_babble_noise", float, 0.0):
-        made.append(Babble(probability=babble, snr_db=Ramp(first=first, last=(15.0, 30.0), **ramp)))
-    if narrow := given.read("--prob_train_narrowband", float, 0.0):
+    if babble := given.real("--prob_babble_noise"):
+        made.append(Babble(probability=babble, snr_db=replace(ramp, last=(15.0, 30.0))))
+    if narrow := given.real("--prob_train_narrowband"):
         made.append(NarrowBand(probability=narrow))
         yield "NarrowBand is drawn for each utterance, not for each batch"
     names = {"freq_masks": "num_freq_masks", "max_freq": "max_freq_bins", "time_masks": "num_time_masks"}
@@ -362,19 +267,18 @@ def _augmentation(given: Given) -> Iterator[Change | str]:
     longest = given.number(f"{SPEC}.max_time", 0.03)
     fields |= {"max_width_share": longest} if longest < 1 else {"max_width_share": 1.0, "max_time_frames": longest}
     made.append(replace(SpecAugment.rnnt(), **fields))
-    given_names = tuple(name for name in given.values if name.startswith((SPEC, "--prob_")))
-    yield Change("model.augment", tuple(made), given_names, ", ")
+    yield Change("model.augment", tuple(made), " ".join(given.named(SPEC, "--prob_")))
 
 
 CAIMAN = System(
     "caiman",
     "CAIMAN-ASR",
     r"(?m)caiman|--sampling_mode|^rnnt:|enc_pre_rnn_layers|--batch_split_factor|half_life_steps|-\d+sp(_run)?\.yaml",
-    TABLE,
+    ROWS,
     _recipe,
     _derive,
     (
-        Program(r"val(_multiple)?\.(sh|py)", command="evaluate RUN"),
-        Program(r"train\.(sh|py)", DEFAULTS),
+        Program("val.sh, val.py, val_multiple.sh, val_multiple.py", command="evaluate RUN"),
+        Program("train.sh, train.py", DEFAULTS),
     ),
 )

@@ -1,6 +1,6 @@
 """NeMo's YAML files of CTC models and transducers (examples/asr/conf at commit 8cfedd72), and Hydra's overrides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,29 +10,17 @@ from asr_jax.config import Experiment, model_of
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
-from asr_jax.migration.engine import Change, Given, System
-from asr_jax.migration.rows import (
-    PART,
-    Absent,
-    Elsewhere,
-    NotNeeded,
-    Part,
-    Row,
-    Table,
-    To,
-    real,
-    row_of,
-    text,
-    truth,
-    words,
-)
+from asr_jax.migration.changes import Change
+from asr_jax.migration.engine import Given, System
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, Table, To, real, to, truth, under, words
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
 from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
 from asr_jax.pretrained.nemo import front_end_of, heads_of
 
 TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched", "model.spec_augment"
-DECODER = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
+ENCODER, DECODER, JOINT = "model.encoder", "model.decoder", "model.joint"
+WIDTHS = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
 LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
 DONE = NotNeeded("the trainer does it")
@@ -41,126 +29,111 @@ LIGHTNING = NotNeeded("the trainer has no callbacks, and always saves and logs")
 UNREAD = NotNeeded("it has an effect on other models or on inference alone")
 
 
+PRECISIONS: Mapping[str, str] = {"16": "f16", "bf16": "bf16", "16-mixed": "f16", "bf16-mixed": "bf16"}
+
+
 def _at_least_0(value: Any) -> int:
     return max(int(value), 0)
 
 
-def _each(prefix: str, names: str, row: Row = PART) -> dict[str, Row]:
-    return {f"{prefix}.{name}": row for name in names.split()}
-
-
-TABLE = Table({
+ROWS: Mapping[str, Row] = {
     "--config-name --config-path": NotNeeded("the file is one of the sources"),
     "name": To("name", lambda value: str(value).lower()),
-    "init_from_nemo_model init_from_pretrained_model init_from_ptl_ckpt": To("init.path", text),
-    "init_strict": To("init.strict", truth),
+    **to("init", "init_from_nemo_model|init_from_pretrained_model|init_from_ptl_ckpt=path init_strict=strict"),
     "model.sample_rate": NotNeeded("it is that of the preprocessor"),
     "model.log_prediction": NotNeeded("training.validation.num_samples transcripts are shown"),
-    "model.compute_eval_loss": To("training.validation.loss", truth),
+    "model.compute_eval_loss": "training.validation.loss",
     "model.skip_nan_grad": NotNeeded("an update with non-finite values is voided"),
-    "model.ctc_reduction model.rnnt_reduction": PART,
+    "model.ctc_reduction|model.rnnt_reduction model.labels": PART,
     "model.variational_noise.*": Absent("there is no variational noise", ("start_step",)),
-    "model.repeat model.dropout model.separable model.kernel_size_factor": NotNeeded("blocks have their own"),
-    "sample_rate repeat dropout separable labels": NotNeeded("other keys refer to it"),
-    "model.labels": PART,
+    under("model", "repeat dropout separable kernel_size_factor"): NotNeeded("blocks have their own"),
+    "sample_rate repeat dropout separable labels model.model_defaults.*": NotNeeded("other keys refer to it"),
     "model.use_cer": NotNeeded("word and character error rates are both computed"),
-    "model.model_defaults.*": NotNeeded("other keys refer to it"),
-    f"{TRAIN}.manifest_filepath {TRAIN}.tarred_audio_filepaths": PART,
+    # data
+    f"{TRAIN}.manifest_filepath|{TRAIN}.tarred_audio_filepaths": PART,
     f"{TRAIN}.sample_rate": NotNeeded("files of any rate are resampled to that of the front-end"),
-    f"{TRAIN}.batch_size": PART,
-    f"{TRAIN}.batch_duration": PART,
-    f"{TRAIN}.max_duration": To("data.filters.max_duration_s", real),
-    f"{TRAIN}.min_duration": To("data.filters.min_duration_s", real),
+    under(TRAIN, "batch_size batch_duration"): PART,
+    **to("data.filters", f"{TRAIN}.max_duration=max_duration_s {TRAIN}.min_duration=min_duration_s"),
     f"{TRAIN}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
-    f"{TRAIN}.num_workers": To("data.workers"),
-    f"{TRAIN}.num_buckets": To("data.batching.num_buckets"),
+    **to("data", f"{TRAIN}.num_workers=workers model.validation_ds.manifest_filepath=validation"),
+    f"{TRAIN}.num_buckets": "data.batching.num_buckets",
     f"{TRAIN}.seed": To("seed", lambda value: 0 if value in ("trng", "randomized") else int(value)),
     f"{TRAIN}.bucketing_batch_size": Absent("rows of the buckets: set data.batching.edges_s and rows"),
     f"{TRAIN}.bucketing_weights": Absent("set data.mixing.weights"),
     f"{TRAIN}.augmentor.*": Absent("set model.augment (Gain, UniformNoise, BackgroundNoise, …) and data.speeds"),
     f"{TRAIN}.max_tps": Absent("set data.filters.max_chars_per_s"),
     f"{TRAIN}.labels": NotNeeded("the model has them"),
-    **_each(TRAIN, "shuffle pin_memory normalize_transcripts parser normalize drop_last", DONE),
-    **_each(TRAIN, "use_start_end_token trim_mode channel_selector text_field lang_field", UNREAD),
-    **_each(TRAIN, "is_tarred shuffle_n tarred_shard_strategy shard_strategy defer_setup is_concat", TAR),
-    **_each(
-        TRAIN,
-        "bucketing_strategy use_lhotse use_bucketing bucket_buffer_size shuffle_buffer_size quadratic_duration "
-        "bucket_duration_bins skip_missing_manifest_entries shard_seed lhotse cut_into_windows_duration "
-        "concat_sampling_technique concat_sampling_temperature concat_shuffle pad_min_duration",
-        LHOTSE,
-    ),
-    "model.validation_ds.manifest_filepath": PART,
+    under(TRAIN, "shuffle pin_memory normalize_transcripts parser normalize drop_last"): DONE,
+    under(TRAIN, "use_start_end_token trim_mode channel_selector text_field lang_field"): UNREAD,
+    under(TRAIN, "is_tarred shuffle_n tarred_shard_strategy shard_strategy defer_setup is_concat"): TAR,
+    under(TRAIN, "bucketing_strategy use_lhotse use_bucketing bucket_buffer_size shuffle_buffer_size lhotse "
+          "quadratic_duration bucket_duration_bins skip_missing_manifest_entries shard_seed cut_into_windows_duration "
+          "concat_sampling_technique concat_sampling_temperature concat_shuffle pad_min_duration"): LHOTSE,
     "model.validation_ds.*": NotNeeded("validation has batches as large as training, and no filters"),
     "model.test_ds.*": NotNeeded("python -m asr_jax.evaluate RUN --data … evaluates other sets"),
     "model.tokenizer.dir": PART,
     "model.tokenizer.type": Absent("tokenizers are of SentencePiece or characters", ("bpe",)),
     "model.tokenizer.update_tokenizer model.char_labels.*": UNREAD,
-    **_each("model.preprocessor", "_target_ sample_rate normalize window_size window_stride window features n_fft"),
-    **_each("model.preprocessor", "log preemph lowfreq highfreq frame_splicing dither log_zero_guard_value"),
-    **_each("model.preprocessor", "log_zero_guard_type mag_power exact_pad mel_norm"),
-    **_each("model.preprocessor", "pad_to pad_value", NotNeeded("the shapes of the buckets are static")),
-    **_each("model.preprocessor", "stft_conv stft_exact_pad nb_augmentation_prob use_grads", UNREAD),
-    **_each(SPEC, "_target_ freq_masks time_masks freq_width time_width rect_masks rect_freq rect_time"),
-    **_each("model.encoder", "_target_ feat_in feat_out n_layers d_model subsampling subsampling_factor"),
-    **_each("model.encoder", "subsampling_conv_channels causal_downsampling ff_expansion_factor self_attention_model"),
-    **_each("model.encoder", "n_heads att_context_size att_context_style xscaling untie_biases conv_kernel_size"),
-    **_each("model.encoder", "conv_norm_type conv_context_size dropout dropout_pre_encoder dropout_emb dropout_att"),
-    **_each("model.encoder", "reduction use_bias adaptive_scale time_reduce_idx time_recovery_idx"),
-    **_each("model.encoder", "activation conv_mask jasper frame_splicing residual_mode normalization_mode"),
-    **_each("model.encoder", "norm_groups"),
-    **_each("model.encoder", "pos_emb_max_len", NotNeeded("positions have no limit")),
-    **_each("model.encoder", "use_pytorch_sdpa use_pytorch_sdpa_backends sync_max_audio_length", KERNELS),
-    **_each("model.encoder", "reduction_position reduction_factor att_context_probs init_mode", UNREAD),
-    "model.encoder.stochastic_depth_drop_prob": Absent("this encoder has no stochastic depth"),
-    "model.encoder.stochastic_depth_mode model.encoder.stochastic_depth_start_layer": UNREAD,
-    "model.encoder.global_tokens model.encoder.global_tokens_spacing model.encoder.global_attn_separate":
+    under("model.preprocessor", "_target_ sample_rate normalize window_size window_stride window features n_fft log "
+          "preemph lowfreq highfreq frame_splicing dither log_zero_guard_value log_zero_guard_type mag_power exact_pad "
+          "mel_norm"): PART,
+    under("model.preprocessor", "pad_to pad_value"): NotNeeded("the shapes of the buckets are static"),
+    under("model.preprocessor", "stft_conv stft_exact_pad nb_augmentation_prob use_grads"): UNREAD,
+    under(SPEC, "_target_ freq_masks time_masks freq_width time_width rect_masks rect_freq rect_time"): PART,
+    # the model
+    under(ENCODER, "_target_ feat_in feat_out n_layers d_model subsampling subsampling_factor causal_downsampling "
+          "subsampling_conv_channels ff_expansion_factor self_attention_model n_heads att_context_size xscaling "
+          "att_context_style untie_biases conv_kernel_size conv_norm_type conv_context_size dropout "
+          "dropout_pre_encoder dropout_emb dropout_att reduction use_bias adaptive_scale time_reduce_idx "
+          "time_recovery_idx activation conv_mask jasper frame_splicing residual_mode normalization_mode "
+          "norm_groups"): PART,
+    f"{ENCODER}.pos_emb_max_len": NotNeeded("positions have no limit"),
+    under(ENCODER, "use_pytorch_sdpa use_pytorch_sdpa_backends sync_max_audio_length"): KERNELS,
+    under(ENCODER, "reduction_position reduction_factor att_context_probs init_mode stochastic_depth_mode "
+          "stochastic_depth_start_layer"): UNREAD,
+    f"{ENCODER}.stochastic_depth_drop_prob": Absent("this encoder has no stochastic depth"),
+    under(ENCODER, "global_tokens global_tokens_spacing global_attn_separate"):
         Absent("there is no attention to a sliding window", (1, -1)),
-    **_each("model.decoder", "_target_ vocabulary normalization_mode blank_as_pad prednet.pred_hidden"),
-    **_each("model.decoder", "prednet.pred_rnn_layers prednet.rnn_hidden_size prednet.dropout context_size"),
-    **_each("model.decoder", "feat_in num_classes random_state_sampling prednet.t_max", DECODER),
-    **_each("model.joint", "_target_ num_extra_outputs jointnet.joint_hidden jointnet.activation jointnet.dropout"),
-    "model.joint.fused_batch_size": PART,
-    **_each("model.joint", "log_softmax preserve_memory fuse_loss_wer experimental_fuse_loss_wer", DECODER),
-    "model.joint.jointnet.encoder_hidden model.joint.jointnet.pred_hidden": DECODER,
-    **_each("model.decoding", "model_type durations greedy.max_symbols greedy.max_symbols_per_step"),
+    under(DECODER, "_target_ vocabulary normalization_mode blank_as_pad context_size prednet.pred_hidden "
+          "prednet.pred_rnn_layers prednet.rnn_hidden_size prednet.dropout"): PART,
+    under(DECODER, "feat_in num_classes random_state_sampling prednet.t_max"): WIDTHS,
+    under(JOINT, "_target_ num_extra_outputs jointnet.joint_hidden jointnet.activation jointnet.dropout "
+          "fused_batch_size"): PART,
+    under(JOINT, "log_softmax preserve_memory fuse_loss_wer experimental_fuse_loss_wer jointnet.encoder_hidden "
+          "jointnet.pred_hidden"): WIDTHS,
+    under("model.decoding", "model_type durations greedy.max_symbols greedy.max_symbols_per_step"): PART,
     "model.decoding.*": NotNeeded("validation is greedy; evaluate RUN --decoding.kind beam has a beam"),
-    "model.aux_ctc.ctc_loss_weight": PART,
-    "model.aux_ctc.ctc_reduction": PART,
-    "model.aux_ctc.*": DECODER,
+    "model.aux_ctc.ctc_loss_weight model.aux_ctc.ctc_reduction": PART,
+    "model.aux_ctc.*": WIDTHS,
     "model.interctc.loss_weights": Absent("add heads CTC(tap='layer_N', scale=W) for the layers"),
     "model.interctc.apply_at_layers": NotNeeded("it belongs to loss_weights"),
-    **_each("model.loss", "loss_name tdt_kwargs.durations tdt_kwargs.sigma tdt_kwargs.omega"),
-    "model.loss.*.fastemit_lambda model.loss.multiblank_rnnt_kwargs.*": PART,
+    under("model.loss", "loss_name tdt_kwargs.durations tdt_kwargs.sigma tdt_kwargs.omega *.fastemit_lambda "
+          "multiblank_rnnt_kwargs.*"): PART,
     "model.loss.*.clamp": Absent("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
-    **_each(OPTIM, "name lr betas weight_decay eps"),
-    **_each(SCHED, "name d_model warmup_steps min_lr decay_rate"),
+    # training
+    under(OPTIM, "name lr betas weight_decay eps"): PART,
+    under(SCHED, "name d_model warmup_steps min_lr decay_rate"): PART,
     f"{SCHED}.warmup_ratio": Absent("set optim.schedule.warmup_updates"),
-    f"{SCHED}.hold_steps {SCHED}.hold_ratio": Absent("set optim.schedule.hold_epochs"),
+    under(SCHED, "hold_steps hold_ratio"): Absent("set optim.schedule.hold_epochs"),
     f"{SCHED}.max_steps": NotNeeded("the schedule ends with the run"),
-    f"{SCHED}.last_epoch {SCHED}.monitor {SCHED}.reduce_on_plateau": UNREAD,
-    "trainer.devices": PART,
-    "trainer.num_nodes": PART,
+    under(SCHED, "last_epoch monitor reduce_on_plateau"): UNREAD,
+    "trainer.devices trainer.num_nodes trainer.val_check_interval": PART,
     "trainer.max_epochs": To("training.num_epochs", _at_least_0),
     "trainer.max_steps": To("training.num_updates", _at_least_0),
-    "trainer.val_check_interval": PART,
-    "trainer.accumulate_grad_batches": To("training.accumulate"),
+    **to("training", "trainer.accumulate_grad_batches=accumulate trainer.log_every_n_steps=log_every"),
     "trainer.gradient_clip_val": To("optim.clip_at", lambda value: real(value or 0)),
-    "trainer.precision": PART,
-    "trainer.log_every_n_steps": To("training.log_every"),
+    "trainer.precision": To("training.precision", lambda value: PRECISIONS.get(str(value), "f32")),
     "trainer.sync_batchnorm": NotNeeded("statistics are always computed over all devices"),
     "trainer.limit_train_batches trainer.limit_val_batches": Absent("set data.max_train_utterances", (1.0,)),
-    "trainer.use_distributed_sampler trainer.*": LIGHTNING,
-    "exp_manager.exp_dir": PART,
-    "exp_manager.name": PART,
+    "exp_manager.exp_dir exp_manager.name": PART,
     "exp_manager.checkpoint_callback_params.save_top_k": To("training.saving.keep_best", _at_least_0),
     "exp_manager.checkpoint_callback_params.monitor": Absent("WER decides (training.saving.best_of)", ("val_wer",)),
     "exp_manager.resume_from_checkpoint": Elsewhere("train --run-dir"),
     "exp_manager.max_time_per_run": Elsewhere("train --training.limits.max-hours"),
-    "exp_manager.ema.decay": To("training.ema.decay", real),
-    "exp_manager.*": LIGHTNING,
+    "exp_manager.ema.decay": "training.ema.decay",
+    "trainer.* exp_manager.*": LIGHTNING,
     "hydra.*": NotNeeded("the folder of the run is run_dir"),
-})  # fmt: skip
+}  # fmt: skip
 MODELS = {
     "ConformerEncoder": (conformer.settings_of_nemo, "conformer_librispeech"),
     "SqueezeformerEncoder": (squeezeformer_nemo.settings_of, "squeezeformer_librispeech"),
@@ -172,17 +145,16 @@ FILE = Path("the YAML file")
 def _section(given: Given, name: str) -> dict[str, Any]:
     """Returns the keys of a section as nested dictionaries."""
     found: dict[str, Any] = {}
-    for key in given.values:
-        if key.startswith(f"{name}."):
-            node, parts = found, key.removeprefix(f"{name}.").split(".")
-            for part in parts[:-1]:
-                node = node.setdefault(part, {})
-            node[parts[-1]] = given.get(key)
+    for key in given.named(f"{name}."):
+        node, parts = found, key.removeprefix(f"{name}.").split(".")
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+        node[parts[-1]] = given.get(key)
     return found
 
 
 def _encoder_class(given: Given) -> str:
-    return str(given.get("model.encoder._target_", "")).rpartition(".")[2]
+    return str(given.get(f"{ENCODER}._target_", "")).rpartition(".")[2]
 
 
 def _recipe(given: Given) -> str:
@@ -193,25 +165,30 @@ def _recipe(given: Given) -> str:
         raise UserError(
             f"the encoder is {name or 'not given'}: expected one of {', '.join(MODELS)} in model.encoder._target_"
         )
-    if name == "ConformerEncoder" and given.number("model.encoder.subsampling_factor", 4) == 8:
+    if name == "ConformerEncoder" and given.number(f"{ENCODER}.subsampling_factor", 4) == 8:
         return "fastconformer_tdt" if "model.joint._target_" in given else "fastconformer_librispeech"
     return MODELS[name][1]
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    encoder = base.model.encoder
-    if _encoder_class(given):
-        yield from _model(given, base)
-        encoder = MODELS[_encoder_class(given)][0](_section(given, "model.encoder"), FILE)
+    encoder: Any = base.model.encoder
+    if name := _encoder_class(given):
+        encoder = replace(MODELS[name][0](_section(given, ENCODER), FILE), remat=encoder.remat)
+        yield _sized("model.encoder", encoder, given.named(f"{ENCODER}."))
+        front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
+        yield _sized("model.front_end", front_end, given.named("model.preprocessor."))
+        yield from _heads(given)
     else:
-        yield from _initial_model(given, base)
+        yield from _initial_model(given)
     yield from _augmentation(given)
-    yield from _data(given, base)
-    yield from _optimizer(given, base, encoder)
+    yield from _data(given)
+    yield from _tokenizer(given, base)
+    yield from _schedule(given, base, encoder)
+    yield from _optimizer(given)
     yield from _trainer(given)
 
 
-def _initial_model(given: Given, base: Experiment) -> Iterator[Change | str]:
+def _initial_model(given: Given) -> Iterator[Change | str]:
     """The model of a file that fine-tuning begins with."""
     path = str(given.get("init_from_nemo_model", "the .nemo file (init_from_nemo_model)"))
     if not Path(path).is_file():
@@ -219,119 +196,106 @@ def _initial_model(given: Given, base: Experiment) -> Iterator[Change | str]:
         return
     found = model_of(path)
     assert found  # a .nemo file describes itself
-    yield Change("model.encoder", found[0], ("init_from_nemo_model",))
-    yield Change("model.front_end", found[1], ("init_from_nemo_model",))
+    yield Change("model.encoder", found[0], "init_from_nemo_model")
+    yield Change("model.front_end", found[1], "init_from_nemo_model")
 
 
-def _model(given: Given, base: Experiment) -> Iterator[Change | str]:
-    keys = tuple(name for name in given.values if name.startswith("model.encoder."))
-    encoder = MODELS[_encoder_class(given)][0](_section(given, "model.encoder"), FILE)
-    yield Change("model.encoder", replace(encoder, remat=base.model.encoder.remat), keys, ", ", _shown(keys))  # type: ignore[attr-defined]
-    keys = tuple(name for name in given.values if name.startswith("model.preprocessor."))
-    front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
-    yield Change("model.front_end", front_end, keys, ", ", _shown(keys))
-    yield from _heads(given)
+def _sized(field: str, value: Any, names: list[str]) -> Change:
+    """Returns a change by all keys of a section, whose comment has the sizes."""
+    return Change(field, value, " ".join(names), [name for name in names if name.endswith(SIZES)])
 
 
-def _shown(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a comment names: the sizes."""
-    sizes = (".n_layers", ".d_model", ".n_heads", ".subsampling_factor", ".features", ".window_size", ".jasper")
-    return tuple(key for key in keys if key.endswith(sizes))
+SIZES = (
+    ".n_layers", ".d_model", ".n_heads", ".subsampling_factor", ".features", ".window_size", ".jasper",
+    "pred_hidden", "pred_rnn_layers", "joint_hidden", "fused_batch_size", "ctc_loss_weight", "ctc_reduction", "sigma",
+    "omega", "kwargs.durations", "fastemit_lambda",
+)  # fmt: skip
+TABLE = Table(ROWS)
 
 
-def _heads(given: Given) -> Iterator[Change | str]:
+def _heads(given: Given) -> Iterator[Change]:
     config = {name: _section(given, f"model.{name}") for name in ("decoder", "joint", "decoding", "loss", "aux_ctc")}
     config = {name: each for name, each in config.items() if each}
     if "model.rnnt_reduction" in given:
         config["rnnt_reduction"] = given.get("model.rnnt_reduction")
     heads = heads_of(config, FILE)
-    share = given.read("model.aux_ctc.ctc_loss_weight", float, 0.0) if len(heads) > 1 else 0.0
+    share = given.real("model.aux_ctc.ctc_loss_weight") if len(heads) > 1 else 0.0
     reduction = given.get("model.ctc_reduction") or given.get("model.aux_ctc.ctc_reduction")
     by: Any = "labels" if reduction == "mean_volume" else "utterances"
+    rows, parts = given.number(f"{TRAIN}.batch_size"), given.number("model.joint.fused_batch_size") or 0
     for name, head in heads.items():
         if isinstance(head, CTC):
             heads[name] = replace(head, weight_by=by, scale=share or 1.0)
         elif isinstance(head, Transducer):
-            heads[name] = replace(head, scale=round(1.0 - share, 6))
-    if (parts := given.number("model.joint.fused_batch_size")) and parts > 0 and "transducer" in heads:
-        split = max(given.number("model.train_ds.batch_size", parts) // parts, 1)
-        heads["transducer"] = replace(heads["transducer"], split=split)  # type: ignore[call-arg]
-    sections = tuple(
-        f"model.{each}" for each in ("decoder.", "joint.", "decoding.", "loss.", "aux_ctc.", "ctc_reduction")
-    )
-    names = tuple(name for name, each in given.values.items() if name.startswith(sections) and _is_part(each.name))
-    sizes = ("pred_hidden", "pred_rnn_layers", "joint_hidden", "fused_batch_size", "ctc_loss_weight", "ctc_reduction",
-             "sigma", "omega", "kwargs.durations", "fastemit_lambda")  # fmt: skip
-    yield Change("model.heads", heads, names, ", ", tuple(name for name in names if name.endswith(sizes)))
-    yield Change("model.primary", "transducer" if len(heads) > 1 else "", ("model.aux_ctc.ctc_loss_weight",))
+            split = max((rows or parts) // parts, 1) if parts > 0 else head.split
+            heads[name] = replace(head, scale=round(1.0 - share, 6), split=split)
+    names = [name for name in given.named(*(f"model.{each}." for each in config)) if TABLE.row_of(name) == PART]
+    names += ["model.ctc_reduction"] * ("model.ctc_reduction" in given)
+    yield _sized("model.heads", heads, names)
+    yield Change("model.primary", "transducer" if len(heads) > 1 else "", "model.aux_ctc.ctc_loss_weight")
 
 
-def _is_part(name: str) -> bool:
-    named = row_of(name, TABLE)
-    return named is not None and isinstance(named.row, Part)
-
-
-def _augmentation(given: Given) -> Iterator[Change | str]:
+def _augmentation(given: Given) -> Iterator[Change]:
     made: list[Any] = []
     if num := given.number(f"{SPEC}.rect_masks"):
         bins, frames = given.number(f"{SPEC}.rect_freq", 20), given.number(f"{SPEC}.rect_time", 5)
         made.append(Cutout(num=num, freq_bins=(0, bins), time_frames=(0, frames)))
     frequency, time = given.number(f"{SPEC}.freq_masks"), given.number(f"{SPEC}.time_masks")
     if frequency or time:
-        width = given.number(f"{SPEC}.time_width", 0.05)
+        width, bins = given.number(f"{SPEC}.time_width", 0.05), given.number(f"{SPEC}.freq_width", 27)
         masks = SpecAugment.nemo(num_time_masks=time)
         widths = {"max_width_share": width} if width < 1 else {"max_width_share": 1.0, "max_time_frames": int(width)}
-        bins = given.number(f"{SPEC}.freq_width", 27)
         made.append(replace(masks, num_freq_masks=frequency, max_freq_bins=bins, **widths))
-    names = tuple(name for name in given.values if name.startswith(SPEC) and not name.endswith("_target_"))
-    yield Change("model.augment", tuple(made), names, ", ")
+    names = [name for name in given.named(SPEC) if not name.endswith("_target_")]
+    yield Change("model.augment", tuple(made), " ".join(names))
 
 
-def _data(given: Given, base: Experiment) -> Iterator[Change | str]:
-    for key, field in (
-        (f"{TRAIN}.manifest_filepath", "data.train"), ("model.validation_ds.manifest_filepath", "data.validation"),
-    ):  # fmt: skip
-        if key in given:
-            yield Change(field, words(given.get(key)), (key,))
-        elif field == "data.train":
-            yield f"{key} is not given: set data.train and data.validation, or pass --data.train"
+def _data(given: Given) -> Iterator[Change | str]:
+    manifests, duration = f"{TRAIN}.manifest_filepath", f"{TRAIN}.batch_duration"
+    if manifests in given:
+        yield Change("data.train", given.read(manifests, words), manifests)
+    else:
+        yield f"{manifests} is not given: set data.train and data.validation, or pass --data.train"
     nodes, devices = given.number("trainer.num_nodes", 1), given.get("trainer.devices", 1)
     of_job = str(devices) in ("-1", "auto")
     num = 0 if of_job else nodes * (len(devices) if isinstance(devices, list) else int(devices))
-    by = ("trainer.devices", *(["trainer.num_nodes"] if nodes > 1 else []))
+    by = "trainer.devices" + " × trainer.num_nodes" * (nodes > 1)
     yield Change("data.batching.devices", num, by)
     yield Change("data.batching.row_multiple", 1, by)
-    if f"{TRAIN}.batch_duration" in given:
-        key = f"{TRAIN}.batch_duration"
-        yield Change("data.batching.budget", given.read(key, float), (key,))
-        yield Change("data.batching.unit", "padded-seconds", (key,))
+    if duration in given:
+        yield Change("data.batching.budget", given.real(duration), duration)
+        yield Change("data.batching.unit", "padded-seconds", duration)
     else:
         rows, key = given.number(f"{TRAIN}.batch_size", 16), f"{TRAIN}.batch_size"
-        yield Change("data.batching.budget", float(rows), (key,))
-        yield Change("data.batching.unit", "utterances", (key,))
-        yield Change("data.batching.max_rows", rows, (key,))
+        yield Change("data.batching.budget", float(rows), key)
+        yield Change("data.batching.unit", "utterances", key)
+        yield Change("data.batching.max_rows", rows, key)
     if of_job:
         yield "a batch has batch_size utterances on each device; NeMo's recipes expect about 2000 per update"
-    if "model.tokenizer.dir" in given:
-        path = f"{given.get('model.tokenizer.dir')}/tokenizer.model"
-        yield Change(
-            "data.tokenizer", replace(base.data.tokenizer, kind="sentencepiece", path=path), ("model.tokenizer.dir",)
-        )
-    labels, key = given.get("model.labels") or given.get("model.decoder.vocabulary"), "model.labels"
-    if labels and "model.tokenizer.dir" not in given:
-        tokenizer = replace(base.data.tokenizer, kind="characters", alphabet="".join(labels), path="")
-        yield Change("data.tokenizer", tokenizer, (key,))
-    elif "model.tokenizer.dir" not in given and base.data.tokenizer.kind == "sentencepiece":
-        yield f"model.tokenizer.dir is not given: {base.data.tokenizer.vocab_size} labels are trained on the texts"
 
 
-def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
-    rate, warmup = given.read(f"{OPTIM}.lr", float, 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
-    least, name = given.read(f"{SCHED}.min_lr", float, 0.0), given.get(f"{SCHED}.name", "")
-    names: tuple[str, ...] = (f"{SCHED}.name", f"{OPTIM}.lr", f"{SCHED}.warmup_steps", f"{SCHED}.min_lr")
+def _tokenizer(given: Given, base: Experiment) -> Iterator[Change | str]:
+    folder, tokenizer = given.get("model.tokenizer.dir"), base.data.tokenizer
+    if folder:
+        tokenizer = replace(tokenizer, kind="sentencepiece", path=f"{folder}/tokenizer.model")
+        yield Change("data.tokenizer", tokenizer, "model.tokenizer.dir")
+    elif labels := given.get("model.labels") or given.get("model.decoder.vocabulary"):
+        tokenizer = replace(tokenizer, kind="characters", alphabet="".join(labels), path="")
+        yield Change("data.tokenizer", tokenizer, "model.labels")
+    elif tokenizer.kind == "sentencepiece":
+        yield f"model.tokenizer.dir is not given: {tokenizer.vocab_size} labels are trained on the texts"
+
+
+def _schedule(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
+    rate, warmup = given.real(f"{OPTIM}.lr", 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
+    least, name = given.real(f"{SCHED}.min_lr"), given.get(f"{SCHED}.name", "")
+    names = f"{SCHED}.name {OPTIM}.lr {SCHED}.warmup_steps {SCHED}.min_lr"
     if name == "NoamAnnealing":
-        names = (*names, f"{SCHED}.d_model")
-        peak = float(f"{rate * given.number(f'{SCHED}.d_model', encoder.dim) ** -0.5 * max(warmup, 1) ** -0.5:.6g}")
+        names += f" {SCHED}.d_model"
+        width = given.number(f"{SCHED}.d_model", getattr(encoder, "dim", 0))
+        if not width:
+            raise UserError(f"{SCHED}.name=NoamAnnealing without a width: expected {SCHED}.d_model")
+        peak = float(f"{rate * width**-0.5 * max(warmup, 1) ** -0.5:.6g}")
         schedule: Any = WarmupHoldDecay(peak_lr=peak, min_lr=least, warmup_updates=warmup, decay="inverse_sqrt")
     elif name == "CosineAnnealing":
         share = float(f"{least / rate:.6g}")
@@ -339,49 +303,51 @@ def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change 
     elif name == "NoamHoldAnnealing":
         usual = base.optim.schedule
         usual = usual if isinstance(usual, InverseEpoch) else InverseEpoch()
-        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.read(f"{SCHED}.decay_rate", float, 0.5))
+        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.real(f"{SCHED}.decay_rate", 0.5))
         yield f"{SCHED}: warm-up and hold are counted in epochs, {schedule.warmup_epochs} and {schedule.hold_epochs}"
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:
             yield f"{SCHED}.name {name}: there is no such schedule; the rate stays at its peak. Set optim.schedule"
+    yield Change("optim.schedule", schedule, names)
+
+
+def _optimizer(given: Given) -> Iterator[Change | str]:
     kind = given.get(f"{OPTIM}.name", "adamw")
-    b1, b2 = given.get(f"{OPTIM}.betas") or (0.9, 0.999)
-    decay = given.read(f"{OPTIM}.weight_decay", float, 0.01 if kind == "adamw" else 0.0)
-    fields: dict[str, Any] = {"b1": real(b1), "b2": real(b2), "weight_decay": decay, "decay_factors": EVERYTHING}
-    fields["clip_at"] = given.read("trainer.gradient_clip_val", float, 0.0)
-    if f"{OPTIM}.eps" in given:
-        fields["eps"] = given.read(f"{OPTIM}.eps", float)
     if kind not in ("adamw", "adam", "novograd"):
         yield f"{OPTIM}.name {kind}: there is no such optimizer; AdamW is used"
-    optim = (NovoGrad if kind == "novograd" else AdamW)(schedule=schedule, **fields)
-    yield Change("optim", optim, tuple(f"{OPTIM}.{each}" for each in ("name", "betas", "weight_decay")), ", ")
-    yield Change("optim.schedule", schedule, names, ", ")
-    yield Change("training.ema.decay", given.read("exp_manager.ema.decay", float, 0.0), ("exp_manager.ema.decay",))
+    b1, b2 = given.get(f"{OPTIM}.betas") or (0.9, 0.999)
+    decay = given.real(f"{OPTIM}.weight_decay", 0.01 if kind == "adamw" else 0.0)
+    clip_at = given.read("trainer.gradient_clip_val", lambda value: real(value or 0), 0.0)
+    fields: dict[str, Any] = {"b1": real(b1), "b2": real(b2), "weight_decay": decay, "clip_at": clip_at}
+    if f"{OPTIM}.eps" in given:
+        fields["eps"] = given.real(f"{OPTIM}.eps")
+    optim = (NovoGrad if kind == "novograd" else AdamW)(decay_factors=EVERYTHING, **fields)
+    yield Change("optim", optim, f"{OPTIM}.name {OPTIM}.betas {OPTIM}.weight_decay")
 
 
 def _trainer(given: Given) -> Iterator[Change | str]:
-    named = {"32": "f32", "16": "f16", "bf16": "bf16", "16-mixed": "f16", "bf16-mixed": "bf16", "32-true": "f32"}
-    yield Change(
-        "training.precision", named.get(str(given.get("trainer.precision", 32)), "f32"), ("trainer.precision",)
-    )
     every = given.number("trainer.val_check_interval", 1.0)
     if float(every) <= 1.0:
-        yield Change("training.validation.each_epoch", True, ("trainer.val_check_interval",))
+        yield Change("training.validation.each_epoch", True, "trainer.val_check_interval")
         if float(every) < 1.0:
             yield f"trainer.val_check_interval={every}: validation ends an epoch; set training.validation.every"
     else:
-        yield Change("training.validation.every", int(every), ("trainer.val_check_interval",))
+        yield Change("training.validation.every", int(every), "trainer.val_check_interval")
+    if "trainer.precision" not in given:
+        yield Change("training.precision", "f32")
+    if "exp_manager.ema.decay" not in given:
+        yield Change("training.ema.decay", 0.0)
     if "exp_manager.exp_dir" in given:
         folder, name = given.get("exp_manager.exp_dir"), given.get("exp_manager.name", "")
-        yield Change("run_dir", f"{folder}/{name}".rstrip("/"), ("exp_manager.exp_dir", "exp_manager.name"), ", ")
+        yield Change("run_dir", f"{folder}/{name}".rstrip("/"), "exp_manager.exp_dir exp_manager.name")
 
 
 NEMO = System(
     "nemo",
     "NeMo",
     r"nemo\.collections|exp_manager|speech_to_text_\w+\.py|--config-name|model\.(train_ds|optim|encoder)\.",
-    TABLE,
+    ROWS,
     _recipe,
     _derive,
 )

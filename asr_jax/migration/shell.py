@@ -11,11 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asr_jax.core.errors import UserError
-from asr_jax.core.text_files import read_text, split_lines
+from asr_jax.core.text_files import read_text
 
+ROUND = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+CURLY = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+"""Brackets with at most two levels of brackets in them."""
+EXPANSION = (
+    rf"\\(?P<escaped>[^\n])|\\\n|\$\((?P<formula>{ROUND})\)|(?P<command>\${ROUND}|`[^`]*`)"
+    rf"|\$(?P<parameter>{CURLY})|\$(?P<name>\w+|[@*#?])"
+)
+IN_QUOTES = re.compile(EXPANSION)
+PIECE = re.compile(rf"{EXPANSION}|'(?P<literal>[^']*)'|\"(?P<quoted>(?:\\.|\${ROUND}|\${CURLY}|[^\"\\])*)\"", re.DOTALL)
+TOKEN = re.compile(
+    rf"(?:[ \t\r]|\\\n)+|#[^\n]*|(?P<operator>\n|&&|\|\|?|;|\d?[<>]+&?|&>?)"
+    rf"|(?P<word>(?:{re.sub(r'[?]P<.*?>', '?:', PIECE.pattern)}|{ROUND}|[^\s;&|<>'\"])+)|.",
+    re.DOTALL,
+)
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
-EXPANSION = re.compile(r"\$(\w+|[@*#?])")
 PROGRAM = re.compile(r"[\w./-]*\.py")
 QUIET = {
     "echo", "printf", "mkdir", "sleep", "set", "cd", "exit", "true", "date", "pip", "trap", "ulimit", "wait", ".",
@@ -27,8 +39,8 @@ WRAPPERS = re.compile(
 )
 OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Lt: operator.lt, ast.Gt: operator.gt,
-    ast.LtE: operator.le, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Mod: operator.mod, ast.Lt: operator.lt, ast.Gt: operator.gt, ast.LtE: operator.le, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 TESTS = {
     "=": operator.eq, "==": operator.eq, "!=": operator.ne, "-eq": operator.eq, "-ne": operator.ne,
@@ -42,8 +54,6 @@ class Shell:
 
     variables: dict[str, str] = field(default_factory=dict)
     """Values of the variables at the end."""
-    given: set[str] = field(default_factory=set)
-    """Variables that were set on a command line, not by a script."""
     used: set[str] = field(default_factory=set)
     """Variables that others, flags or conditions have used."""
     programs: list[str] = field(default_factory=list)
@@ -69,41 +79,42 @@ class Shell:
         here = path.absolute().parent
         self.folders += [each for each in (here, here.parent) if each not in self.folders]
         self.programs.append(str(path))
-        before = {name: self.variables.get(name) for name in "123456789@"}
-        self.variables |= {str(number): each for number, each in enumerate(arguments, 1)}
-        self.variables["@"] = shlex.join(arguments)
+        before = {name: self.variables.pop(name) for name in "123456789@" if name in self.variables}
+        numbered = {str(number): each for number, each in enumerate(arguments, 1)}
+        self.variables |= numbered | {"@": shlex.join(arguments)}
         self.run_text(read_text(path))
-        for name, value in before.items():
-            self.variables.pop(name, None) if value is None else self.variables.update({name: value})
+        for name in (*numbered, "@"):
+            self.variables.pop(name, None)
+        self.variables |= before
 
     def run_text(self, script: str) -> None:
-        """Reads commands; a line that begins with # or ends in a comment is not one."""
-        lines = [re.sub(r"(^|\s)#(?![^'\"]*['\"][^'\"]*$).*", "", line) for line in split_lines(script)]
-        branches: list[list[bool]] = []
+        """Reads commands, except those of branches that are not taken."""
+        branches: list[tuple[bool, bool]] = []
         """For each open `if` and loop: whether its commands are read now, and whether a branch was read before."""
-        for command in _commands(_joined(lines)):
-            words = _words(command)
-            while words and words[0] in ("then", "do", "else"):
-                if words[0] == "else":
-                    branches[-1] = [not branches[-1][1], True]
-                words = words[1:]
-            first = words[0] if words else ""
-            if first in ("fi", "done", "esac"):
-                branches.pop()
-                words = []
-            elif first == "elif":
-                is_next = not branches[-1][1] and self._holds(words[1:])
-                branches[-1] = [is_next, branches[-1][1] or is_next]
-                words = []
-            elif first == "for":
-                branches.append([self._turn(words), True])
-                words = []
-            elif first in ("if", "while", "until", "case"):
-                is_read = first == "if" and all(now for now, _ in branches) and self._holds(words[1:])
-                branches.append([is_read, is_read])
-                words = []
-            if all(now for now, _ in branches):
-                self._run(words)
+        for words in _commands(script):
+            while words and words[0] in ("then", "do", "else", "{"):
+                match words.pop(0):
+                    case "else":
+                        branches[-1] = (not branches[-1][1], True)
+                    case "{":
+                        branches.append((True, True))
+            is_read = all(now for now, _ in branches)
+            match words[:1]:
+                case ["fi" | "done" | "esac" | "}"] if branches:
+                    branches.pop()
+                case [str() as name] if "{" in words and (name == "function" or name.endswith("()")):
+                    self.notes += [f"not read: {shlex.join(words)}"] * is_read
+                    branches.append((False, True))
+                case ["elif"]:
+                    is_next = not branches[-1][1] and self._holds(words[1:])
+                    branches[-1] = (is_next, branches[-1][1] or is_next)
+                case ["for"]:
+                    branches.append((is_read and self._turn(words), True))
+                case ["if" | "while" | "until" | "case"]:
+                    is_taken = words[0] == "if" and is_read and self._holds(words[1:])
+                    branches.append((is_taken, is_taken))
+                case _ if is_read:
+                    self._run_all(words)
 
     def _turn(self, words: list[str]) -> bool:
         """Sets the variable of `for NAME in …` to its first value; returns whether there is one."""
@@ -113,65 +124,58 @@ class Shell:
         self.variables |= {words[1]: values[0]} if values else {}
         return bool(values)
 
-    def _run(self, words: list[str]) -> None:
+    def _run_all(self, words: list[str]) -> None:
         """Reads commands with && between them; those after a condition that does not hold are left out."""
         place = words.index("&&") if "&&" in words else len(words)
-        if words[:1] and words[0] in ("[", "[[", "test"):
-            if self._holds(words[:place]):
-                self._run(words[place + 1 :])
-        elif words:
-            self.run(words[:place])
-            self._run(words[place + 1 :])
+        first, others = words[:place], words[place + 1 :]
+        is_condition = first[:1] in (["["], ["[["], ["test"])
+        if not is_condition:
+            self.run(first)
+        if others and (not is_condition or self._holds(first)):
+            self._run_all(others)
 
     def run(self, words: list[str]) -> None:
         """Reads one command: assignments, and a script or a program after them."""
         words = [word for word in words if word not in ("export", "readonly")]
         assigned = dict[str, str]()
         while words and (found := ASSIGNMENT.fullmatch(words[0])):
-            value = self.expand(found[3])
-            assigned[found[1]] = assigned.get(found[1], self.variables.get(found[1], "")) * (found[2] == "+=") + value
+            name, is_more, value = found[1], found[2] == "+=", self.expand(found[3])
+            if found[3].startswith("("):  # an array, perhaps on several lines
+                value = " " + shlex.join(self._words([word for each in _commands(found[3][1:-1]) for word in each]))
+            assigned[name] = assigned.get(name, self.variables.get(name, "")) * is_more + value
             words = words[1:]
         self.variables |= assigned
-        ends = [place for place, word in enumerate(words) if re.match(r"\d?>|\||&$|<", word)]
-        words = words[: ends[0]] if ends else words
-        if not words:
-            return
-        if words[0] == ":":
-            for word in words[1:]:
-                self.expand(word)
-            return
-        expanded = list[str]()
-        for word in words:  # as in a shell, a value without quotes is several words
-            value = self.expand(word)
-            is_open = word == '"$@"' or ("$" in word and not word.startswith(("'", '"')))
-            expanded += shlex.split(value) if is_open and _is_balanced(value) else [value]
-        if expanded and expanded[0] not in QUIET:
+        expanded = self._words(words)
+        if expanded and expanded[0] not in QUIET and expanded[0] != ":":
             self._call(expanded)
+
+    def _words(self, words: list[str]) -> list[str]:
+        """Returns words with the values of their variables; a value without quotes is several words."""
+        expanded = list[str]()
+        for word in words:
+            is_open = re.fullmatch(r'"\$(@|\{\w+\[@\]\})"', word) or ("$" in word and not word.startswith(("'", '"')))
+            expanded += _split(self.expand(word)) if is_open else [self.expand(word)]
+        return expanded
 
     def _call(self, words: list[str]) -> None:
         """Finds the script or the program in a call, after launchers such as torchrun with their options."""
         if words[0] == "cargo":
             place = words.index("--") if "--" in words else len(words)
-            self.arguments = words[place + 1 :]
             named = words[words.index("--bin") + 1] if "--bin" in words else "train"
+            self.arguments = words[place + 1 :]
             is_named = self.arguments and not self.arguments[0].startswith("-")
             self.programs.append(f"cargo run {self.arguments[0] if is_named else named}")
             self.variables["--cargo"] = shlex.join(words[:place])
             return
         place = next((n for n, word in enumerate(words) if PROGRAM.fullmatch(word) or word.endswith(".sh")), -1)
+        if place < 0 and (words[0].startswith(("-", "+")) or "=" in words[0]):  # flags alone
+            self.arguments = words
+        elif place < 0 or (place and not WRAPPERS.fullmatch(words[0])):
+            self.notes.append(f"not read: {shlex.join(words[:place] if place > 0 else words)[:80]}")
         if place < 0:
-            if words[0].startswith(("-", "+")) or "=" in words[0]:  # flags alone
-                self.arguments = words
-            else:
-                self.notes.append(f"not read: {shlex.join(words)[:80]}")
             return
-        if place and not WRAPPERS.fullmatch(words[0]):
-            self.notes.append(f"not read: {shlex.join(words[:place])[:80]}")
         program, arguments = words[place], words[place + 1 :]
-        if not program.endswith(".sh"):
-            self.programs.append(program)
-            self.arguments = arguments
-        elif path := self.find(program):
+        if program.endswith(".sh") and (path := self.find(program)):
             self.run_file(path, arguments)
         else:
             self.programs.append(program)
@@ -180,44 +184,38 @@ class Shell:
     def _holds(self, words: list[str]) -> bool:
         """Whether a condition holds; one that cannot be read does not."""
         parts = [self.expand(word) for word in words if word not in ("[", "]", "[[", "]]", "test")]
-        if parts[:1] == ["!"]:
-            return not self._holds(words[:1] + words[2:] if words[0] in ("[", "[[") else words[1:])
-        if len(parts) == 2 and parts[0] in ("-n", "-z"):
-            return bool(parts[1]) == (parts[0] == "-n")
-        if len(parts) == 3 and parts[1] in TESTS:
-            left, right = parts[0], parts[2]
-            numeric = parts[1].startswith("-") and left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
-            return bool(TESTS[parts[1]](int(left), int(right)) if numeric else TESTS[parts[1]](left, right))
+        match parts:
+            case ["!", *_]:
+                return not self._holds([word for word in words if word != "!"])
+            case ["-n" | "-z" as test, value]:
+                return bool(value) == (test == "-n")
+            case [left, test, right] if test in TESTS:
+                is_number = test.startswith("-") and all(re.fullmatch(r"-*\d+", each) for each in (left, right))
+                return bool(TESTS[test](int(left), int(right)) if is_number else TESTS[test](left, right))
         self.notes.append(f"condition not read: {shlex.join(words)[:80]}")
         return False
 
     def expand(self, word: str) -> str:
         """Returns a word without quotes, with the values of its variables."""
-        out, quote, i = "", "", 0
-        while i < len(word):
-            char, rest = word[i], word[i:]
-            if char == "\\" and i + 1 < len(word) and quote != "'":
-                out, i = out + word[i + 1], i + 2
-            elif char in "'\"" and quote in ("", char):
-                quote, i = "" if quote else char, i + 1
-            elif quote != "'" and rest.startswith("$(("):
-                end = _closing(word, i + 1)
-                out, i = out + self._calculated(word[i + 3 : end - 1]), end + 1
-            elif quote != "'" and rest.startswith(("$(", "`")):
-                i = (_closing(word, i + 1) if char == "$" else word.index("`", i + 1)) + 1
-            elif quote != "'" and rest.startswith("${"):
-                end = _closing(word, i + 1)
-                out, i = out + self._parameter(word[i + 2 : end]), end + 1
-            elif quote != "'" and (found := EXPANSION.match(rest)):
-                self.used.add(found[1])
-                out, i = out + self.variables.get(found[1], ""), i + found.end()
-            else:
-                out, i = out + char, i + 1
-        return out
+        return PIECE.sub(self._expanded, word)
+
+    def _expanded(self, found: re.Match[str]) -> str:
+        text = found[found.lastgroup] if found.lastgroup else ""
+        match found.lastgroup:
+            case "quoted":
+                return IN_QUOTES.sub(self._expanded, text)
+            case "formula":
+                return self._calculated(text[1:-1])
+            case "parameter":
+                return self._parameter(text[1:-1])
+            case "name":
+                self.used.add(text)
+                return self.variables.get(text, "")
+        return text if found.lastgroup in ("escaped", "literal") else ""
 
     def _parameter(self, inner: str) -> str:
         """Returns the value of `${inner}`; `:=` and `=` set a variable that has none."""
-        found = re.fullmatch(r"([\w@]+)(?:(:?[=+?-])(.*))?", inner, re.DOTALL)
+        found = re.fullmatch(r"([\w@]+)(?:\[[@*]\])?(?:(:?[=+?-])(.*))?", inner, re.DOTALL)
         if not found:
             self.notes.append(f"not read: ${{{inner}}}")
             return ""
@@ -226,7 +224,7 @@ class Shell:
         if how.endswith("+"):
             return self.expand(default) if value else ""
         if value is None or (how.startswith(":") and not value):
-            value = self.expand(default) if how else ""
+            value = self.expand(default)
             if how.endswith("="):
                 self.variables[name] = value
                 return value
@@ -235,10 +233,8 @@ class Shell:
 
     def _calculated(self, formula: str) -> str:
         """Returns the value of whole numbers with + - * / % and comparisons; empty if there is more in it."""
-        formula = re.sub(r"(?<![\w$])[A-Za-z_]\w*", lambda found: "$" + found[0], formula)
-        plain = self.expand(formula)
-        if choice := re.fullmatch(r"(.+)\?(.+):(.+)", plain):
-            plain = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
+        plain = self.expand(re.sub(r"(?<![\w$])[A-Za-z_]\w*", lambda found: f"${found[0]}", formula)).strip()
+        plain = re.sub(r"(.+)\?(.+):(.+)", r"(\2) if (\1) else (\3)", plain)
         try:
             return str(int(_value(ast.parse(plain.strip(), mode="eval").body)))
         except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
@@ -247,64 +243,38 @@ class Shell:
 
 
 def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.IfExp):
-        return _value(node.body if _value(node.test) else node.orelse)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand)
-    if isinstance(node, ast.BinOp):
-        return int(OPERATORS[type(node.op)](_value(node.left), _value(node.right)))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return int(OPERATORS[type(node.ops[0])](_value(node.left), _value(node.comparators[0])))
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.IfExp():
+            return _value(node.body if _value(node.test) else node.orelse)
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand)
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
+            return int(OPERATORS[type(op)](_value(left), _value(right)))
     raise ValueError(ast.unparse(node))
 
 
-def _closing(word: str, start: int) -> int:
-    """Returns the place of the bracket that closes the one at `start`."""
-    depth, pair = 0, {"(": ")", "{": "}"}[word[start]]
-    for place in range(start, len(word)):
-        depth += (word[place] == word[start]) - (word[place] == pair)
-        if not depth:
-            return place
-    raise UserError(f"{word}: expected {pair!r} after {word[start]!r}")
-
-
-def _is_balanced(value: str) -> bool:
+def _split(value: str) -> list[str]:
+    """Returns the words of a value; without pairs of quotes, it is one."""
     try:
-        shlex.split(value)
+        return shlex.split(value)
     except ValueError:
-        return False
-    return True
+        return [value]
 
 
-def _joined(lines: list[str]) -> str:
-    """Joins lines that end in a backslash."""
-    return "\n".join(lines).replace("\\\n", "")
-
-
-def _commands(script: str) -> Iterator[str]:
-    """Yields the commands of a script, which newlines and semicolons outside of quotes and brackets divide."""
-    for piece in _split(script, "\n;"):
-        if piece.strip():
-            yield piece.strip()
-
-
-def _words(command: str) -> list[str]:
-    """Returns the words of a command, with their quotes."""
-    return [word for word in _split(command, " \t\n") if word]
-
-
-def _split(script: str, at: str) -> Iterator[str]:
-    quote, depth, piece = "", 0, ""
-    for place, char in enumerate(script):
-        before = script[place - 1] if place else ""
-        if char in "'\"" and quote in ("", char) and before != "\\":
-            quote = "" if quote else char
-        depth += 0 if quote == "'" else (char in "({") - (char in ")}")
-        if char in at and not quote and depth <= 0:
-            yield piece
-            piece, depth = "", 0
-        else:
-            piece += char
-    yield piece
+def _commands(script: str) -> Iterator[list[str]]:
+    """Yields the words of each command with their quotes, without redirections and what follows a pipe."""
+    words, is_left_out = list[str](), False
+    for token in TOKEN.finditer(f"{script}\n"):
+        if token["operator"] in ("\n", ";"):
+            if words:
+                yield words
+            words, is_left_out = [], False
+        elif token["operator"] not in (None, "&&"):
+            is_left_out = True
+        elif is_left_out and token[0] == "{":  # a block that is not read, as after ||
+            yield words
+            words, is_left_out = ["while", "{"], False
+        elif token.lastgroup and not is_left_out:
+            words.append(token[0])

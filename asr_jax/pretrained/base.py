@@ -161,8 +161,8 @@ def check_settings(where: str, settings: Mapping[str, Any], /, **expected: Any) 
     for name, values in expected.items():
         choices = values if isinstance(values, tuple) else (values,)
         if name in settings and settings[name] not in choices:
-            found = settings[name] if settings[name] != "" else "empty"
-            raise UserError(f"{where}.{name} is {found}, expected {' or '.join(map(str, choices))}")
+            found, *known = ["empty" if each == "" else str(each) for each in (settings[name], *choices)]
+            raise UserError(f"{where}.{name} is {found}, expected {' or '.join(dict.fromkeys(known))}")
 
 
 def made[S](where: object, make: Callable[..., S], *given: Any, **named: Any) -> S:

@@ -57,6 +57,7 @@ NORMALISED: dict[str | None, tuple[Normalise, ...]] = {
     "per_feature": (Normalise(),),
     "all_features": (Normalise(over="all"),),
     "NA": (),
+    "None": (),
     None: (),
 }
 """Stages of NeMo's `normalize`."""

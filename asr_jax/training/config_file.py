@@ -76,29 +76,35 @@ def _about(found: Suggestion) -> str:
     )
 
 
-def _lines(found: Suggestion) -> list[str]:
-    """Lines of the function `experiment`. Empty ones are settings that are not needed."""
-    survey, machine, tiny = found.survey, found.machine, found.size == "tiny"
-    seconds, (low, high), hours = durations([survey.train]), survey.chars_per_s, survey.train.hours
-    num_long = int((seconds > found.limits_s[1]).sum())
+def _reasons(found: Suggestion) -> dict[str, str]:
+    """Returns the reasons for some settings, for the comments."""
+    survey, hours = found.survey, found.survey.train.hours
     size_h = MEDIUM_H if found.size == "medium" else SMALL_H
-    why_size = f"{'less than' if tiny else 'at least'} {size_h:g} h of audio"
-    if machine.is_cpu:
-        why_size = "a CPU trains larger models too slowly"
-    why_front_end = "80 mels; each utterance is normalised"
+    size = f"{'less than' if found.size == 'tiny' else 'at least'} {size_h:g} h of audio"
+    if found.machine.is_cpu:
+        size = "a CPU trains larger models too slowly"
+    front_end = "80 mels; each utterance is normalised"
     if survey.is_telephone:
-        why_front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
+        front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
     epochs = f"{found.epochs:.1f} epochs" if found.trial else "few epochs in a short time"
-    why_augment = f"off: {epochs} are too few for it (it helps from about {AUGMENTED_EPOCHS})"
+    augment = f"off: {epochs} are too few for it (it helps from about {AUGMENTED_EPOCHS})"
     if found.is_augmented:
-        why_augment = f"strong, since the same {hours:.2g} h are used in {found.epochs:.0f} epochs"
-    why_labels = {
+        augment = f"strong, since the same {hours:.2g} h are used in {found.epochs:.0f} epochs"
+    labels = {
         "words": f"a closed vocabulary of {counted(len(survey.texts.words), 'word')}; others cannot be recognised",
         "characters": "a label for each character: a script without spaces"
         if survey.texts.without_spaces
         else f"a label for each character; pieces of SentencePiece from {PIECES_H:g} h of texts",
         "sentencepiece": f"{hours:,.0f} h of texts are enough for pieces",
     }[found.labels]
+    return {"size": size, "front_end": front_end, "augment": augment, "labels": labels}
+
+
+def _lines(found: Suggestion) -> list[str]:
+    """Lines of the function `experiment`. Empty ones are settings that are not needed."""
+    survey, machine, tiny, why = found.survey, found.machine, found.size == "tiny", _reasons(found)
+    seconds, (low, high) = durations([survey.train]), survey.chars_per_s
+    num_long = int((seconds > found.limits_s[1]).sum())
     why_case = "lower case" + " without punctuation" * (found.normaliser == "words.v1")
     memory = f": {found.trial.memory_bytes / 1e9:.2f} GB of memory" if found.trial else ""
     return [
@@ -106,11 +112,11 @@ def _lines(found: Suggestion) -> list[str]:
         "    return Experiment(",
         f'        name="{found.name}",',
         "        model=Model(",
-        f"            # {why_front_end}",
+        f"            # {why['front_end']}",
         f"            front_end={found.front_end},",
-        f"            # Augmentation is {why_augment}",
+        f"            # Augmentation is {why['augment']}",
         f"            augment={found.augment},",
-        f"            # {found.parameters}: {why_size}",
+        f"            # {found.parameters}: {why['size']}",
         f"            encoder={found.encoder},",
         "            # A second loss after two of the four layers: fewer updates are needed" if tiny else "",
         f"            heads={found.heads},",
@@ -119,7 +125,7 @@ def _lines(found: Suggestion) -> list[str]:
         "        data=Data(",
         '            train=(str(FOLDER / "train.jsonl"),),',
         '            validation=(str(FOLDER / "validation.jsonl"),),',
-        f"            # {why_labels}",
+        f"            # {why['labels']}",
         f'            # {why_case}; normaliser="none" keeps the texts as they are',
         f"            tokenizer=TokenizerSettings({found.tokenizer}),",
         "            filters=Filters(",

@@ -9,8 +9,10 @@ import pytest
 
 from asr_jax.cli.command_line import load_config
 from asr_jax.config import Experiment
-from asr_jax.migration.engine import Line, Migration, _place, migrate, read_sources
-from asr_jax.migration.rows import To
+from asr_jax.migration.changes import located
+from asr_jax.migration.engine import Line, Migration, migrate
+from asr_jax.migration.rows import PART, To
+from asr_jax.migration.sources import read_sources
 from asr_jax.migration.systems import SYSTEMS
 from tests.migration.names_of_systems import DOCUMENTS
 from tests.support import ROOT, SHARED
@@ -119,22 +121,24 @@ def test_every_field_of_the_tables_exists(system):
 
     def exists(field, experiment):
         try:
-            return bool(_place(experiment, field))
-        except (AttributeError, KeyError, ValueError):
+            return bool(located(experiment, field))
+        except KeyError:
             return False
 
-    fields = {row.field for table in tables(system) for row in table.rows.values() if isinstance(row, To)}
+    fields = set()
+    for row in (row for rows in tables(system) for row in rows.values()):
+        fields |= set(row.fields.split() if isinstance(row, To) else [row] if isinstance(row, str) else []) - {PART}
     assert [field for field in sorted(fields) if not any(exists(field, each) for each in recipes)] == []
 
 
 def test_no_name_has_two_rows():
     for system in SYSTEMS:
-        names = Counter(name for names in system.table.rows for name in names.split())
+        names = Counter(name for names in system.rows for name in re.split(r"[ |]", names))
         assert [name for name, number in names.items() if number > 1] == []
 
 
 def tables(system):
-    return [system.table, *(program.table for program in system.programs)]
+    return [system.rows, *(program.rows for program in system.programs)]
 
 
 SOURCES = {

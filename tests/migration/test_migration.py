@@ -11,8 +11,9 @@ from asr_jax.cli.migrate import main
 from asr_jax.config import differences
 from asr_jax.core.errors import UserError
 from asr_jax.migration import rust
-from asr_jax.migration.engine import detected, migrate, read_sources, read_yaml
+from asr_jax.migration.engine import detected, migrate
 from asr_jax.migration.python_source import expression
+from asr_jax.migration.sources import read_sources, read_yaml
 from asr_jax.migration.systems import SYSTEMS
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.optimizers import LAMB, AdamW
@@ -173,7 +174,51 @@ def test_comments_stand_beside_their_settings(tmp_path):
     assert all(line.strip().startswith("#") for line in lines[place - 2 : place])
 
 
+def test_settings_that_the_recipe_does_not_have():
+    command = "zipformer/train.py --use-transducer 0 --use-ctc 1 --decoder-dim 256"
+    found = migrated("icefall", command.split())
+    [line] = [line for line in found.lines if line.given == "--decoder-dim=256"]
+    assert line[1:] == ("refused", "configs/zipformer.py has no model.heads.transducer.prediction.dim")
+
+
+def test_names_with_one_reason_have_a_line_each():
+    found = migrated("quartznet", ["OMP_NUM_THREADS=1", "PYTHONPATH=x", "bash", "scripts/train.sh"])
+    assert {"OMP_NUM_THREADS=1", "PYTHONPATH=x"} <= {line.given for line in found.lines}
+
+
+def test_a_value_that_another_replaces_has_no_effect():
+    found = migrated("rust", f"{RUST} --manifest-dir there".split())
+    assert found.experiment.data.train == ("there",)
+    [line] = [line for line in found.lines if line.given == "--train-manifest=train.jsonl"]
+    assert line.result == "it has no effect beside the other values"
+
+
+def test_rows_of_a_batch_of_wav2vec():
+    command = "NUM_GPUS=2 bash scripts/pretrain_base.sh --num_concat_batches 1 --batch_size 3"
+    assert experiment_of("wav2vec2", command).data.batching.max_rows == 6
+
+
+def test_settings_of_training_in_a_command_that_does_not_train():
+    found = migrated("quartznet", ["EPOCHS=3", "bash", "scripts/train_benchmark.sh"])
+    assert [line.result for line in found.lines] == ["it is a setting of training, and no argument of this command"]
+
+
+def test_a_schedule_by_the_width_of_the_model(tmp_path):
+    (tmp_path / "x.yaml").write_text(
+        "model:\n  optim: {lr: 1.0, sched: {name: NoamAnnealing, d_model: 100, warmup_steps: 100}}\n"
+        "  preprocessor: {normalize: 'None'}\n  decoder: {_target_: x.ConvASRDecoder}\n"
+        "  encoder: {_target_: x.ConvASREncoder, feat_in: 64, activation: relu, conv_mask: true, jasper: [{filters: 8, "
+        "repeat: 1, kernel: [3], stride: [1], dilation: [1], dropout: 0.0, residual: false}]}\n"
+    )
+    found = migrate(KNOWN["nemo"], read_sources([str(tmp_path / "x.yaml")], ()), load=recipe).experiment
+    assert_close(found.optim.schedule.peak_lr, 0.01, rtol=1e-5)
+    assert found.model.front_end.then == ()
+
+
 MISTAKES = [
+    ("quartznet", "DALI=1 bash scripts/train.sh", "DALI is not a name of NVIDIA's QuartzNet"),
+    ("caiman", "train.py --prob_babble_noise 1 --noise_initial_high 1", "the settings do not fit this package: first"),
+    ("wav2vec2", "bash scripts/pretrain_base.sh --loss_weights 1", "--loss_weights=1: expected 2 numbers"),
     (
         "rust",
         f"{RUST} --learning-rat 1",
@@ -184,12 +229,12 @@ MISTAKES = [
         "EPOCH=3 bash scripts/train.sh",
         "EPOCH is not a name of NVIDIA's QuartzNet that is known here; did you",
     ),
-    ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: could not convert string to float"),
-    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2.0"),
+    ("quartznet", "EPOCHS=many bash scripts/train.sh", "EPOCHS=many: expected a number"),
+    ("quartznet", "EMA=2 bash scripts/train.sh", "the settings do not fit this package: decay is 2.0: expected"),
     (
         "quartznet",
         "LR_POLICY=step bash scripts/train.sh",
-        "LR_POLICY=step: 'step': expected one of exponential, legacy",
+        "LR_POLICY=step: expected one of exponential, legacy",
     ),
     (
         "icefall",

@@ -53,6 +53,22 @@ def test_variables_of_the_caller_come_before_defaults():
     assert (shell.programs, shell.arguments) == (["train.py"], ["--lr=0.5"])
 
 
+def test_arrays_are_words():
+    shell = read('ARGS=(--lr 0.1  # the rate\n --name "a b")\nARGS+=(--epochs 3)\npython train.py "${ARGS[@]}"')
+    assert shell.arguments == ["--lr", "0.1", "--name", "a b", "--epochs", "3"]
+
+
+def test_functions_are_not_read():
+    shell = read("f() {\n  A=1\n  { B=1; }\n}\n{ C=1; }\nD=1")
+    assert shell.variables == {"C": "1", "D": "1"}
+    assert shell.notes == ["not read: 'f()' '{'"]
+
+
+def test_what_follows_a_pipe_is_not_read():
+    shell = read("if [ a = a ]; then\n echo x | tee y\n python a.py || { A=1; exit 1; }\n B=1\nelse\n B=2\nfi")
+    assert (shell.variables, shell.programs) == ({"B": "1"}, ["a.py"])
+
+
 def test_scripts_call_scripts(tmp_path):
     scripts = tmp_path / "scripts"
     scripts.mkdir()
