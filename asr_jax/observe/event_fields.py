@@ -163,7 +163,8 @@ EVENTS: dict[str, Kind] = {
     "extraction": Kind(
         "progress of an extraction: output, done (utterances with features), utterances (of the output), long "
         "(computed in windows) and rejected (in the current shard) since the start, shard, last {id, text, "
-        "duration_s}, and since the last event: utterances_per_s, audio_s_per_s, reading (mean number of reading workers)",
+        "duration_s}, and since the last event: utterances_per_s, audio_s_per_s, reading (mean number of reading "
+        "workers)",
         {
             "output": str, "done": int, "utterances": int, "long": int, "rejected": int, "shard": str,
             "last": {"id": str, "text": str, "duration_s": float}, "utterances_per_s": float, "audio_s_per_s": float,
