@@ -7,6 +7,7 @@ with --plain, the events are printed as lines until all runs have ended. Install
 'asr-jax[watch]'.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -41,9 +42,8 @@ def main(arguments: Sequence[str]) -> None:
     from asr_jax.watching.plain import print_events
 
     if has_screen() and not options.plain:
-        show_dashboard(paths, names)
-    else:
-        print_events(paths, names)
+        sys.exit(show_dashboard(paths, names))
+    print_events(paths, names)
 
 
 def _events(run: Path) -> Path:

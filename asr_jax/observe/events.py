@@ -17,61 +17,9 @@ import numpy as np
 
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.text_files import json_line
+from asr_jax.observe.event_fields import EVENTS
 
 FILE_NAME = "events.jsonl"
-
-EVENTS: dict[str, str] = {
-    "run_start": "a job starts: run, num_updates, num_epochs, num_parameters, num_devices, on (its "
-    "devices), versions {library: version}, changed [{setting, old, new}, ..]",
-    "data": "an input of the data, or its long utterances: set (train or validation), message",
-    "setting_changed": "the job continues a run with another value of a setting: setting, old, new",
-    "resumed": "the job continues from a checkpoint: update, data_position, path",
-    "compile_start": "compilation before the first update starts: shapes (their number)",
-    "compiled": "a shape is compiled: number (from 1), shapes, bucket",
-    "compile": "the bucket table: rows [{bucket, batch_size, flops, ..}], one per compiled shape",
-    "rejected": "utterances are not used: count, reasons {reason: count}, files [the first ones], path of the list",
-    "differing": "utterances are used with remarks on their audio, such as another duration than in the manifest: "
-    "count, files [the first ones], reason (of the first one), path of the list",
-    "initialised": "initial weights are loaded: path, loaded, kept_rows, missing, mismatched, unused",
-    "batch_start": "an update starts (at every log_every): update, epoch, batches [{position, shape, labels, audio_s}]",
-    "optimizer_flush": "an update at the end of an epoch has fewer batches: update, batches, accumulate",
-    "voided": "updates with values that are not finite changed nothing: update, count, updates, path of their batches",
-    "pre_allocated": "the gradient of a batch of noise of every shape was computed: shapes, seconds",
-    "profile": "XLA traces are written: path, processes",
-    "recompiled": "a function is compiled after the first update: function, seconds, reason",
-    "train_step": "means since the last train_step: update, epoch (from 1), losses {total, term: ..}, metrics (also "
-    "the quantiser's temperature in the last update), learning_rate, "
-    "gradient_norm (before clipping), voided (updates so far that changed nothing), loss_scale (float16), "
-    "throughput {metrics/throughput.py: rates}, memory {core/devices.py: memory_in_use}; with several processes: "
-    "processes {loading_s, waiting_s, number}, the seconds of reading batches (of all threads) and of waiting for them "
-    "since the last train_step, each {min, mean, max, process (the one with max)}",
-    "validation_start": "a validation starts: update, weights, utterances",
-    "validation": "errors on all validation sets together: update, epoch, weights (live or ema), decoding (its "
-    "digest), measure (wer, cer or loss, which chooses the best checkpoint), wer, cer, ter, substitutions, deletions, "
-    "insertions, words, utterances, rejected, by_source, empty_share, and the other results of `score` in "
-    "metrics/scoring.py, samples [{id, reference, hypothesis}]; with "
-    "training.validation.loss or without a recognising head: loss, losses {term: ..}, metrics, loss_utterances; with "
-    "several sets: sets {name: these figures of the set, without rejected and samples}, mean {wer, cer, loss}, best_of "
-    "(the set that chooses the best checkpoint, or all or mean)",
-    "samples": "transcripts between validations: update, samples [{id, reference, hypothesis}]",
-    "checkpoint_saved": "a checkpoint is on disk: update, path",
-    "uploaded": "a checkpoint is on the hub: update, to, revision, format, commit, url, seconds",
-    "upload_failed": "an upload failed, and is tried again after the next checkpoint or by the next job: update, to, "
-    "reason",
-    "warning": "a problem: message, update, detector (its name), and its measurements",
-    "job_stopped": "the job ends before the run is complete: update, reason",
-    "run_failed": "the job failed or was interrupted: reason",
-    "run_complete": "the run is complete: update, reason, and the fields of the summary",
-    "extraction_start": "the extraction of features to a file starts: output, utterances, done (by an earlier job), "
-    "skipped_long (above --reject-above), workers, kind (threads or processes), on (its devices)",
-    "extraction": "progress of an extraction: output, done (utterances with features), utterances (of the output), "
-    "long (computed in windows) and rejected (in the current shard) since the start, shard, last {id, text, "
-    "duration_s}, and since the last event: utterances_per_s, audio_s_per_s, reading (mean number of reading workers)",
-    "extracted": "a file of features is complete: output, utterances, rejected, skipped_long",
-    "extraction_complete": "all files of an extraction are complete: files (their number)",
-}
-"""Names of all events, with the meaning and the fields of each, except `elapsed_s`. Fields may be added but are not
-renamed."""
 
 
 def events_beside(output: Path) -> Path:

@@ -149,9 +149,10 @@ class ProgressView:
             self._say(f"  … all of them in {data['path']}", style="yellow")
 
     def _differing(self, data: Data) -> None:
+        first = data["files"][0] if data["files"] else "one"
         self._say(
-            f"{counted(data['count'], 'utterance')} used with remarks on the audio, such as {data['files'][0]}: "
-            f"{data['reason']}; all of them are in {data['path']} (stage used)",
+            f"{counted(data['count'], 'utterance')} used with remarks on the audio, such as {first}: {data['reason']}; "
+            f"all of them are in {data['path']} (stage used)",
             style="yellow",
         )
 

@@ -197,7 +197,13 @@ async def _ready(service: Service, _: Request) -> Response:
     service.check_decoders()
     streams = "none" if not service.limits.max_streams else "windows" if service.device.why_no_streams else "model"
     return JSONResponse(
-        {"status": "ready", "model": service.model, "streams": streams, "needs_token": service.needs_token}
+        {
+            "status": "ready",
+            "model": service.model,
+            "streams": streams,
+            "needs_token": service.needs_token,
+            "max_bytes": service.limits.max_bytes,
+        }
     )
 
 

@@ -1,6 +1,7 @@
 """A command in a process of its own, which a dashboard shows and does not own."""
 
 import importlib.util
+import io
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 
 from asr_jax.core.errors import UserError
@@ -18,10 +20,8 @@ from asr_jax.core.run_folder import CONSOLE, EVENTS
 POLL_S = 0.2
 SHOWN_LINES = 40
 """Number of lines of the output that are printed after the dashboard is closed."""
-MISSING = (
-    "the dashboard needs textual and textual-plot: pip install 'asr-jax[watch]'; plain lines of a run are printed by "
-    "python -m asr_jax.watch RUN --plain"
-)
+PLAIN = "python -m asr_jax.watch RUN --plain prints plain lines of a run"
+MISSING = f"the dashboard needs textual and textual-plot: pip install 'asr-jax[watch]'; {PLAIN}"
 
 NO_SCREEN = "--tui needs a terminal with colours (no pipe, no TERM=dumb, no NO_COLOR): lines follow instead"
 
@@ -32,26 +32,39 @@ def has_screen() -> bool:
     return is_terminal and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
 
 
-def show_dashboard(paths: Sequence[Path], names: Sequence[str], *, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Shows a dashboard until the user quits, or until `is_over` returns True.
+def show_dashboard(paths: Sequence[Path], names: Sequence[str], *, is_over: Callable[[], bool] = lambda: False) -> int:
+    """Shows a dashboard until the user quits, or until `is_over` returns True; prints why it ended if it failed.
 
     Args:
         paths: Files of events, which need not exist yet.
         names: Titles of the runs, which are shown until their events have one.
+        is_over: Called in the thread of the interface, every second: it must not wait.
+
+    Returns:
+        The exit code of the dashboard: 0, or 1 if it failed.
 
     Raises:
         UserError: If a package is missing.
     """
     check_installed()
+    from rich.console import Console
+
     from asr_jax.watching.dashboard import Dashboard  # imported late, since it is slow and other commands lack it
 
     log = os.dup(2)  # Textual draws on descriptor 2, which commands redirect to a file (core/native.py)
     os.dup2(sys.stderr.fileno(), 2)
     try:
-        Dashboard(paths, names, is_over=is_over).run()
+        app, failure = Dashboard(paths, names, is_over=is_over), io.StringIO()
+        app.error_console = Console(file=failure, markup=False)
+        app.run()
     finally:
         os.dup2(log, 2)
         os.close(log)
+    if app.return_code:
+        # Textual draws a box around its traceback, with all local variables. The exception is below it.
+        reason = " ".join(failure.getvalue().rpartition("╯")[2].split())
+        print(f"error: the dashboard failed ({reason}); {PLAIN}", file=sys.stderr)
+    return app.return_code or 0
 
 
 def check_installed() -> None:
@@ -133,10 +146,19 @@ class _Output:
         if not (events.exists() if is_run else events.parent.is_dir()):  # the command refuses folders with other files
             above = next(folder for folder in Path(os.path.abspath(events)).parents[is_run:] if folder.is_dir())
             self.path = above / f".{events.parent.name}.{os.getpid()}.{CONSOLE}"
-        self._position = self.path.stat().st_size if self.path.exists() else 0
+        self._file = self.path.open("ab+")  # at its end; a file that is moved remains open
+        self._mover = Thread()
 
     def settle(self) -> None:
-        """Moves the file into the folder, if the command has made it."""
+        """Moves the file into the folder, if the command has made it.
+
+        It does not wait for the file system, which may hang; a further call looks again.
+        """
+        if self.path != self.place and not self._mover.is_alive():
+            self._mover = Thread(target=self._move, daemon=True)
+            self._mover.start()
+
+    def _move(self) -> None:
         if self.path != self.place and self._events.exists():
             with suppress(OSError):  # otherwise it stays where it is
                 self.path.replace(self.place)
@@ -153,15 +175,15 @@ class _Output:
 
     def close(self) -> None:
         """Removes the file if the command has not made its folder: it could not start, and its output is printed."""
+        self._file.close()
+        with suppress(RuntimeError):  # there was nothing to move
+            self._mover.join()
+        self._move()
         if self.path != self.place:
             self.path.unlink(missing_ok=True)
 
     def _read(self) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(self._position)
-            content = file.read()
-        self._position += len(content)
-        return content
+        return self._file.read()
 
 
 def _print(content: bytes) -> None:

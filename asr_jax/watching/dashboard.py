@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -84,10 +85,19 @@ class RunView(Vertical):
             self.reader.start()
 
     def _read(self) -> None:
-        if self.tail.read():
+        try:
+            if not self.tail.read():
+                return
             self.state = state_of(self.tail.events, name=self._label)
-            with suppress(RuntimeError):  # the dashboard was closed meanwhile
-                self.app.call_from_thread(self.redraw)
+        except Exception as error:
+            self._call(partial(self.app.exit, return_code=1, message=f"{type(error).__name__}: {error}"))
+        else:
+            self._call(self.redraw)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Calls a function in the thread of the interface."""
+        with suppress(RuntimeError):  # the dashboard was closed meanwhile
+            self.app.call_from_thread(function)
 
     def redraw(self) -> None:
         """Shows the present state."""
@@ -128,7 +138,7 @@ class RunView(Vertical):
         self._panels["figures"].text.update(panels.figures(shown.figures))
         self._panels["samples"].border_subtitle = panels.KEY if shown.samples else ""
         self._panels["samples"].text.update(panels.samples(shown.samples_title, shown.samples, width=max(width, 20)))
-        self._panels["notes"].text.update(panels.notes(shown, num_damaged=self.tail.num_damaged))
+        self._panels["notes"].text.update(panels.notes(shown, damage=self.tail.damage))
 
 
 class RunsScreen(Screen[None]):

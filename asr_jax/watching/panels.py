@@ -78,15 +78,15 @@ def samples(title: str, given: Sequence[Sample], *, width: int) -> Text:
     return text
 
 
-def notes(state: State, *, num_damaged: int) -> Text:
+def notes(state: State, *, damage: str) -> Text:
     """Returns warnings and the numbers of rejected utterances.
 
     Args:
-        num_damaged: Number of lines of the file that are not events.
+        damage: Lines of the file that are left out, as text; empty if there are none.
     """
     lines = []
-    if num_damaged:
-        lines.append(Text(f"! {num_damaged} lines of the file are not events", YELLOW))
+    if damage:
+        lines.append(Text(f"! {damage}", YELLOW))
     if state.rejected:
         lines.append(Text(f"rejected utterances: {sum(state.rejected.values()):,}", "bold"))
         lines += [Text(f"  {count:,} {printable(reason)}") for reason, count in state.rejected.items()]

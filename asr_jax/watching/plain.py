@@ -53,6 +53,7 @@ class _Printer:
     def __init__(self, stream: "_Lines") -> None:
         self._console, self.is_over = console_for(stream), False
         self._view, self._num, self._num_replaced, self._problem = self._new_view(), 0, 0, ""
+        self._damage = ""
 
     def _new_view(self) -> ProgressView:
         return ProgressView(self._console, plain_every=1)
@@ -69,6 +70,9 @@ class _Printer:
             say(self._console, f"{tail.path} was replaced; from its beginning:")
             self._view.close()
             self._view, self._num, self._num_replaced = self._new_view(), 0, tail.num_replaced
+        if tail.damage not in ("", self._damage):
+            say(self._console, f"{tail.path}: {tail.damage}")
+        self._damage = tail.damage
         for event in tail.events[self._num :]:
             self._view(event)
             if line := _line(event):

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from asr_jax.core.names import counted
+from asr_jax.observe.event_fields import EVENTS, is_complete
 from asr_jax.observe.events import Event
 from asr_jax.watching.state import UNUSED
 
@@ -21,11 +23,18 @@ class Tail:
         self.problem = ""
         """Reason why the file could not be read the last time. Empty: it could."""
         self.num_damaged = 0
-        """Number of lines that are not events."""
+        """Number of lines that are not events, or lack fields of their kind (`event_fields.is_complete`)."""
         self.num_replaced = 0
         """Number of times that another file took the place of the file."""
         self._position, self._last = 0, b""
         """Size of the part that was read, and its last line, which shows whether the file is the same."""
+
+    @property
+    def damage(self) -> str:
+        """Lines that are left out, as text; empty if there are none."""
+        if not self.num_damaged:
+            return ""
+        return f"left out {counted(self.num_damaged, 'line')}: no event, or a field is missing or has another type"
 
     def read(self) -> bool:
         """Reads further events; returns whether anything has changed."""
@@ -53,8 +62,10 @@ class Tail:
 
     def _add(self, line: bytes) -> None:
         try:
-            event: Event = json.loads(line)
-            if event["event"] not in UNUSED and isinstance(event["data"], dict):
-                self.events.append(event)
-        except (ValueError, KeyError, TypeError):
+            event = json.loads(line)
+        except (ValueError, RecursionError):  # no JSON, or too many brackets within each other
+            event = None
+        if not is_complete(event):
             self.num_damaged += 1
+        elif event["event"] in EVENTS and event["event"] not in UNUSED:
+            self.events.append(event)

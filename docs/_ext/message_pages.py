@@ -44,7 +44,7 @@ class Message(NamedTuple):
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yields the path and the text of each page."""
-    from asr_jax.observe.events import EVENTS  # not at the top, so that a test can read the messages quickly
+    from asr_jax.observe.event_fields import EVENTS  # not at the top, so that a test can read the messages quickly
 
     rooms = defaultdict[str, list[Message]](list)
     for message in messages():
@@ -63,7 +63,7 @@ def pages() -> Iterator[tuple[str, str]]:
             f"messages/{room}.md",
             "\n".join([f"# Messages of asr_jax.{room}\n", f"See also {links[room]}.\n", *lines]),
         )
-    events = [[f"`{name}`", markdown(text)] for name, text in EVENTS.items()]
+    events = [[f"`{name}`", markdown(kind.meaning)] for name, kind in EVENTS.items()]
     yield "messages/events.md", "# Events\n\nLines of `events.jsonl`.\n\n" + table("event | meaning", events)
 
 

@@ -12,8 +12,16 @@ from asr_jax.core.errors import UserError
 from asr_jax.data.manifests.reading import read_utterances
 from asr_jax.observe.events import read_events
 from asr_jax.watching import background
+from asr_jax.watching.tail import Tail
 from tests.pseudo_terminal import InTerminal
 from tests.watching.recorded_runs import extraction, finished, write
+
+
+def damage_of(path):
+    """Lines of a file of events that lack fields, as `watch` shows them."""
+    tail = Tail(path)
+    assert tail.read()
+    return tail.damage
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +87,7 @@ def test_plain_training_follows_without_a_terminal(tmp_path, sets, capsys):
     assert "--tui needs a terminal" in shown.err
     assert "done (all updates done): 2 updates" in shown.out
     [step] = read_events(tmp_path / "run" / "events.jsonl", "train_step")
+    assert damage_of(tmp_path / "run" / "events.jsonl") == ""
     assert step["data"]["memory"]["host_bytes"] > 10_000_000
     for other in ("--smoke", "--dry-run"):
         with pytest.raises(UserError, match="expected no --show, --smoke and --dry-run"):
@@ -90,6 +99,7 @@ def test_extraction_has_events(tmp_path, sets, capsys):
     extract_features.main([*arguments, "--tui"])
     assert "--tui needs a terminal" in capsys.readouterr().err
     path = tmp_path / "f.events.jsonl"
+    assert damage_of(path) == ""
     events = list(read_events(path))
     names = [event["event"] for event in events]
     assert (names[0], names[-2:]) == ("extraction_start", ["extracted", "extraction_complete"])

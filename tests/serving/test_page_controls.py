@@ -40,7 +40,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         name = self.path.strip("/") or "index.html"
         if name == "ready":
-            self.send(200, {"model": "tiny", "streams": "model", "needs_token": True})
+            self.send(200, {"model": "tiny", "streams": "model", "needs_token": True, **self.server.limits})
         elif name in self.server.missing:
             self.send(404, {})
         else:
@@ -72,6 +72,7 @@ def server():
     with http.server.ThreadingHTTPServer(("localhost", 0), Answers) as found:
         found.status, found.answer = 200, {"words": [], "segments": [], "duration": 1.0}
         found.uploads, found.missing, found.daemon_threads = [], [], True
+        found.limits = {"max_bytes": 25_000_000}
         thread = threading.Thread(target=found.serve_forever, args=(0.02,))
         thread.start()
         yield found
@@ -122,6 +123,43 @@ def test_a_refused_recording_is_kept(page, server, tmp_path):
     api.expect(page.locator("#words")).to_have_text("No word was recognised.")
     assert saved in server.uploads[1]
     assert not page.get_by_role("button", name="Try again").is_visible()
+
+
+def test_a_recording_stops_at_the_limit_of_the_server(page, server):
+    server.limits["max_bytes"] = 1000 + 2 * 16000
+    page.reload()
+    page.click("#record")
+    api.expect(page.locator("#status")).to_have_text(
+        "The recording was stopped after 00:00:01: this server takes at most 0.03 MB. 0 words in 1.0 s of audio",
+        timeout=20_000,
+    )
+    assert num_live(page) == 0
+    [upload] = server.uploads
+    wav = upload[upload.index(b"RIFF") :]
+    assert int.from_bytes(wav[40:44], "little") == 2 * 16000  # bytes of samples
+    assert len(upload) <= server.limits["max_bytes"]
+    page.wait_for_function("document.getElementById('player').duration === 1")
+    page.click("#record")
+    api.expect(page.locator("#status")).to_have_text("Recording … It stops by itself after 00:00:01.")
+
+
+def test_a_file_above_the_limit_of_the_server_is_not_sent(page, server, tmp_path):
+    server.limits["max_bytes"] = 1_000_000
+    page.reload()
+    page.evaluate("""() => {
+        const dropped = new DataTransfer();
+        dropped.items.add(new File([new Uint8Array(1000001)], "a.wav"));
+        document.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped }));
+    }""")
+    api.expect(page.locator("#status")).to_have_text(
+        "a.wav has 1.01 MB, and this server takes at most 1 MB. Choose a shorter file, or one that is compressed, such "
+        "as FLAC."
+    )
+    api.expect(page.locator("#status")).to_have_class("error")
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    page.set_input_files("#file", tmp_path / "a.wav")
+    api.expect(page.locator("#status")).to_have_text("0 words in 1.0 s of audio")
+    assert len(server.uploads) == 1
 
 
 @pytest.mark.parametrize(

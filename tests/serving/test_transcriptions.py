@@ -191,7 +191,8 @@ def test_other_paths_and_methods(server):
     assert code_of(server.client.get("/v1/models/other")) == (404, "model_not_found")
     assert server.client.get("/health").json() == {"status": "ok"}
     assert server.client.get("/ready").json() == {
-        "status": "ready", "model": "tiny", "streams": "model", "needs_token": False
+        "status": "ready", "model": "tiny", "streams": "model", "needs_token": False,
+        "max_bytes": 25_000_000,
     }  # fmt: skip
 
 

@@ -96,6 +96,50 @@ def extraction():
     return events
 
 
+def others():
+    """One event of each further kind, and further kinds of validations."""
+    rates = {"wer": 0.2, "cer": 0.08, "substitutions": 3, "deletions": 2, "insertions": 1, "words": 30, "utterances": 4}
+    of_set = rates | {"loss": 1.4, "metrics": {"ctc/infeasible": 0.0}}
+    of_loss = {
+        "epoch": 1, "weights": "live", "measure": "loss", "loss": 2.5, "losses": {"mask/loss": 2.5},
+        "metrics": {"mask/accuracy": 0.25}, "utterances": 4,
+    }  # fmt: skip
+    several = {"sets": {"clean": of_set}, "mean": {"wer": 0.2, "cer": 0.08, "loss": 1.4}}
+    reason, path = "audio has 2.0 s, the manifest 3.0 s", "rejected.jsonl"
+    changed = [{"setting": "seed", "old": 0, "new": 1}]
+    account = {"path": "w", "loaded": ["a"], "kept_rows": {}, "missing": [], "mismatched": {}, "unused": []}
+    again = start("zipformer_medium", 300, versions={"jax": "0.7"})
+    again["data"]["changed"] = changed
+    events = [
+        again,
+        event("setting_changed", 300, **changed[0]),
+        event("resumed", 301, update=2000, data_position=8000, path="checkpoints/2000"),
+        event("initialised", 302, **account, message="initial weights of w: 1 loaded\n  no others"),
+        event("differing", 303, count=2, files=["a.flac"], reason=reason, path=path),
+        event("compile", 304, rows=[{"seconds": 1.6, "memory_bytes": 10**9, "kind": "x", "is_used": True}],
+              memory={"maximum_bytes": 10**9, "limit_bytes": None}, seconds=2.0),
+        event("pre_allocated", 305, shapes=3, seconds=1.5),
+        event("batch_start", 306, update=2050, epoch=5, batches=[{"position": 8000, "shape": [8, 100]}]),
+        step(2050, 310, loss=0.4),
+        event("recompiled", 311, function="f", seconds=1.0, reason="another shape"),
+        event("optimizer_flush", 312, update=2060, batches=1, accumulate=2),
+        event("validation", 320, update=2100, epoch=5, weights="live", measure="wer", decoding="greedy", **rates,
+              loss=1.5, samples=SAMPLES[:1], heads={"other": rates}, best_of="mean", **several, normaliser="none"),
+        event("validation", 321, update=2110, **of_loss),
+        event("samples", 322, update=2120, samples=SAMPLES[:1]),
+        event("profile", 323, path="run/profile", processes=1),
+        event("uploaded", 324, update=2100, to="a/b", revision="main", format="x", commit="c", url="u", seconds=9),
+        event("upload_failed", 325, update=2100, to="a/b", reason="no token"),
+        event("warning", 326, message="a warning of no update"),
+        event("job_stopped", 327, update=2120, reason="SIGTERM"),
+    ]  # fmt: skip
+    of_extraction = [
+        event("extracted", 50, output="f.parquet", utterances=12_000, rejected=3, skipped_long=17),
+        event("extraction_complete", 51, files=1),
+    ]
+    return [*events, *of_extraction]
+
+
 def write(path: Path, events, *, rest: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(each) + "\n" for each in events) + rest, encoding="utf-8")

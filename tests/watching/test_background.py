@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from asr_jax.watching.background import _Output
 from tests.pseudo_terminal import InTerminal
 from tests.watching.recorded_runs import training, write
 
@@ -116,6 +118,29 @@ def test_a_command_that_cannot_start(begin, tmp_path):
     assert terminal.end() == 2
     assert b"error: cannot start" in terminal.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.jsonl"]
+
+
+def test_the_output_is_moved_by_a_thread(tmp_path):
+    """A mount that hangs does not block the interface, which asks for it every second."""
+    answers, events = threading.Event(), tmp_path / "run" / "events.jsonl"
+
+    class Hanging(type(tmp_path)):
+        def exists(self):
+            assert answers.wait(20)
+            return super().exists()
+
+    answers.set()
+    output = _Output(Hanging(events))
+    answers.clear()
+    output.path.write_text("first line\n")
+    write(events, training(until=50))
+    for _ in range(3):
+        output.settle()  # returns at once
+    assert not (tmp_path / "run" / "console.log").exists()
+    answers.set()
+    output.close()
+    assert log_of(tmp_path) == "first line\n"
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_q_closes_while_a_folder_hangs(tmp_path):

@@ -4,12 +4,16 @@
 """
 
 import asyncio
+from functools import partialmethod
 
 import pytest
 
 pytest.importorskip("textual_plot")
 snapshots = pytest.importorskip("pytest_textual_snapshot")
 
+from asr_jax.watching import dashboard as module  # noqa: E402
+from asr_jax.watching.background import show_dashboard  # noqa: E402
+from asr_jax.watching.chart import Chart  # noqa: E402
 from asr_jax.watching.dashboard import Dashboard  # noqa: E402
 from tests.watching.recorded_runs import extraction, failed, finished, training, write  # noqa: E402
 
@@ -181,3 +185,31 @@ def test_the_dashboard_ends_with_its_command(tmp_path):
 def test_a_small_terminal_is_no_error(tmp_path):
     [text] = pressed(dashboard(tmp_path, training()), size=(30, 8))
     assert "zipformer" in text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param((module, "state_of"), id="in the reader"),
+        pytest.param((Chart, "render"), id="while it draws", marks=pytest.mark.slow),
+    ],
+)
+def test_a_failure_ends_the_dashboard(tmp_path, monkeypatch, capfd, place):
+    def fail(*given, **options):
+        raise KeyError("epoch")
+
+    monkeypatch.setattr(*place, fail)
+    monkeypatch.setattr(Dashboard, "run", partialmethod(Dashboard.run, headless=True))
+    path = write(tmp_path / "events.jsonl", training(until=50))
+    assert show_dashboard([path], ["x"]) == 1
+    shown = capfd.readouterr().err
+    assert shown.startswith("error: the dashboard failed (KeyError: 'epoch'); ")
+    assert shown.endswith("--plain prints plain lines of a run\n")
+    assert shown.count("\n") == 1
+
+
+def test_a_dashboard_that_ends_by_itself(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Dashboard, "run", partialmethod(Dashboard.run, headless=True))
+    path = write(tmp_path / "events.jsonl", training(until=50))
+    assert show_dashboard([path], ["x"], is_over=lambda: True) == 0
+    assert capfd.readouterr().err == ""

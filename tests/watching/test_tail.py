@@ -36,9 +36,9 @@ def test_an_incomplete_line_that_the_next_job_removes(tmp_path):
     tail.read()
     num = len(tail.events)
     with EventLog(path) as log:
-        log.write("run_start", run="again")
+        log.write("job_stopped", update=50, reason="x")
         assert tail.read()
-    assert names(tail)[num:] == ["run_start"]
+    assert names(tail)[num:] == ["job_stopped"]
     assert tail.num_damaged == 0
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_disappears_for_a_while(tmp_path):
     assert len(tail.events) == num
     (tmp_path / "away").rename(path.parent)
     with path.open("a") as file:
-        file.write(json.dumps(event("run_start", 300, run="again")) + "\n")
+        file.write(json.dumps(start("again", 300)) + "\n")
     assert tail.read()
     assert (tail.problem, len(tail.events)) == ("", num + 1)
 

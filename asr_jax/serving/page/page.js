@@ -2,7 +2,9 @@
 const $ = (id) => document.getElementById(id);
 const MESSAGE_S = 0.25;  // audio of a message of a stream
 const RATE_HZ = 16000;  // of recordings: models use no more, and an upload has a largest size
-let model = "", streams = "none", state = "busy", stop = null, file = null, segments = [];
+const FORM_BYTES = 1000;  // of an upload, in addition to the samples of a recording
+let model = "", streams = "none", maxBytes = 0, state = "busy", stop = null, file = null, segments = [];
+let remark = "";  // why the recording was stopped, shown until the next one
 
 function enter(next) {  // "idle", "busy" or "recording"
   state = next;
@@ -13,7 +15,7 @@ function enter(next) {  // "idle", "busy" or "recording"
 }
 
 function say(text, isError = false) {
-  $("status").textContent = text;
+  $("status").textContent = remark + text;
   $("status").className = isError ? "error" : "";
 }
 
@@ -36,7 +38,7 @@ async function answerOf(path, options) {
 async function begin() {
   try {
     const fields = await answerOf("ready");
-    ({ model, streams } = fields);
+    ({ model, streams, max_bytes: maxBytes } = fields);
     $("model").textContent = model;
     $("with-token").hidden = !fields.needs_token;
     say("Ready");
@@ -47,7 +49,17 @@ async function begin() {
   }
 }
 
+function megabytes(bytes, round) {
+  return `${round(bytes / 1e4) / 100} MB`;
+}
+
 async function take(given, isRecording = false) {
+  if (!isRecording) remark = "";
+  if (!isRecording && given.size > maxBytes) {
+    say(`${given.name} has ${megabytes(given.size, Math.ceil)}, and this server takes at most ` +
+      `${megabytes(maxBytes, Math.floor)}. Choose a shorter file, or one that is compressed, such as FLAC.`, true);
+    return;
+  }
   file = given;
   if ($("player").src) URL.revokeObjectURL($("player").src);
   $("player").src = $("save").href = URL.createObjectURL(file);
@@ -184,9 +196,11 @@ async function recordFrom(media) {
   await context.audioWorklet.addModule("recorder.js");
   const node = new AudioWorkletNode(context, "recorder");
   const socket = streams === "none" ? null : openStream(rate), blocks = [];
+  const most = Math.max(Math.floor((maxBytes - FORM_BYTES) / 2), 0);  // samples of 16 bits
+  const longest = clock(Math.floor(most / rate), "").slice(0, 8);
   let unsent = [], num = 0, total = 0;
   node.port.onmessage = (message) => {
-    const block = int16(message.data);
+    const block = int16(message.data).subarray(0, most - total);
     blocks.push(block);
     unsent.push(block);
     num += block.length;
@@ -199,13 +213,19 @@ async function recordFrom(media) {
       socket.send(all);
       [unsent, num] = [[], 0];
     }
+    if (total === most && state === "recording") {
+      remark = `The recording was stopped after ${longest}: this server takes at most ` +
+        `${megabytes(maxBytes, Math.floor)}. `;
+      stop().catch(failed);
+    }
   };
   source.connect(node);
   $("result").hidden = $("recording").hidden = true;
   $("partial").textContent = "";
   $("elapsed").textContent = "00:00:00";
   enter("recording");
-  say("Recording …");
+  remark = "";
+  say(`Recording … It stops by itself after ${longest}.`);
   stop = async () => {
     enter("busy");
     media.getTracks().forEach((track) => track.stop());
@@ -219,9 +239,14 @@ async function recordFrom(media) {
   };
 }
 
+function failed(error) {
+  enter("idle");
+  say(error.message, true);
+}
+
 $("record").onclick = (event) => {
   if (event.detail > 1) return;  // the second click of a double click
-  (state === "recording" ? stop() : record()).catch((error) => { enter("idle"); say(error.message, true); });
+  (state === "recording" ? stop() : record()).catch(failed);
 };
 $("again").onclick = transcribe;
 $("file").onchange = () => { if ($("file").files.length) take($("file").files[0]); $("file").value = ""; };
