@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.paths import quoted
 from asr_jax.core.run_folder import CONSOLE, EVENTS
 
@@ -19,7 +20,7 @@ POLL_S = 0.2
 SHOWN_LINES = 40
 """Number of lines of the output that are printed after the dashboard is closed."""
 MISSING = (
-    "the dashboard needs textual and textual-plot: pip install 'asr-jax[watch]'; plain lines of a run are printed by "
+    f"the dashboard needs textual and textual-plot: {installing('watch')}; plain lines of a run are printed by "
     "python -m asr_jax.watch RUN --plain"
 )
 
