@@ -1,4 +1,4 @@
-"""What an installation has: a checkout of the repository has scripts that an installed package lacks."""
+"""Commands that depend on the installation: a checkout of the repository has scripts that a package lacks."""
 
 from pathlib import Path
 

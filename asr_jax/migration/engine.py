@@ -23,7 +23,7 @@ OF_EVERY_SYSTEM = Table({
         NotNeeded("XLA and NumPy need no such variables"),
     "CUDA_VISIBLE_DEVICES": Elsewhere("train --devices"),
     "--help": Elsewhere("train --help"),
-    "DISTRIBUTED --local_rank --nproc_per_node": NotNeeded("one process uses all devices"),
+    "DISTRIBUTED --local_rank --nproc_per_node": NotNeeded("one process uses all devices (docs/several-machines.md)"),
 })  # fmt: skip
 LONGEST = 200
 """Characters of a value in comments."""

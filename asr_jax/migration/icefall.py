@@ -36,7 +36,7 @@ TABLE = Table({
     "--use-attention-decoder": PART,
     "--use-cr-ctc": PART,
     "--world-size": PART,
-    "--master-port": NotNeeded("one process uses all devices (documentation: several-machines)"),
+    "--master-port": NotNeeded("one process uses all devices (docs/several-machines.md)"),
     "--tensorboard": NotNeeded("RUN has the files of TensorBoard"),
     "--num-epochs": To("training.num_epochs"),
     "--start-epoch": NotNeeded("training into the folder of a run continues it"),

@@ -33,7 +33,7 @@ from asr_jax.pretrained.nemo import front_end_of, heads_of
 
 TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched", "model.spec_augment"
 DECODER = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
-LHOTSE = NotNeeded("there is one reader and one planner of batches (documentation: data)")
+LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
 DONE = NotNeeded("the trainer does it")
 KERNELS = NotNeeded("XLA chooses the kernels of attention (training.kernels)")
