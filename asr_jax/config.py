@@ -139,7 +139,7 @@ class Training:
     """Exponential moving average of the parameters, which evaluation uses."""
     kernels: tuple[str, ...] = ()
     """Kernels that replace programs of XLA in training, validation and evaluation, as NAME=IMPLEMENTATION, such as
-    ctc_sweep=triton (docs/accelerators.md). Evaluation on other devices ignores them."""
+    ctc_sweep=triton (documentation: accelerators). Evaluation on other devices ignores them."""
     validation: Validation = Validation()
     """Settings of validation."""
     saving: Saving = Saving()

@@ -2,10 +2,11 @@
 
 Data      any manifests: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl
 Command   [MODEL=conformer] python -m asr_jax.train --config configs/read_speech.py --data.train … --data.validation …
-          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer, quartznet, or paraformer,
-          paraformer_v2, paraformer_enhanced and aed (attention decoder and CTC), which have the encoder and the
-          updates of conformer
-Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces; the others have characters. There is no
+          MODEL: zipformer (the default), conformer, fastconformer, squeezeformer, quartznet, zipformer_transducer
+          (with a CTC head), or paraformer, paraformer_v2, paraformer_enhanced and aed (attention decoder and CTC),
+          which have the encoder and the updates of conformer
+Recipe    fastconformer has 12.5 frames per second and therefore 96 pieces, as has zipformer_transducer, whose loss
+          then has fewer labels; the others have characters. There is no
           augmentation and no dropout, because there are few epochs (loss of the conformer after 500 updates: 2.25; with
           SpecAugment, three speeds and dropout 2.58). For longer training: --training.num-updates 30000
           --data.speeds 0.9 1.0 1.1

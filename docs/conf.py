@@ -16,10 +16,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 project = "asr_jax"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_ext"]
+exclude_patterns = ["_ext", "_static"]
 html_theme = "furo"
 html_title = "asr_jax"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 highlight_language = "text"
 smartquotes = False  # it would change the dashes of flags
 html_show_copyright = False

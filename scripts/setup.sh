@@ -55,7 +55,7 @@ if ! { [ -x .venv/bin/python ] && is_recent .venv/bin/python; }; then
     echo "setup: making .venv with $python"
     "$python" -m venv --clear .venv
 fi
-echo "setup: installing asr-jax[$extras] as pinned in constraints.txt"
+echo "setup: installing asr-jax[$extras] as pinned in constraints.txt; a new .venv takes some minutes and 2 GB (more with CUDA)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]"
 installed+=$missing
 echo "${installed%,} $versions" > .venv/.installed

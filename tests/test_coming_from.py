@@ -31,8 +31,11 @@ PAGES = {
     "quartznet": ("configs/quartznet_librispeech.py", "001_*"),
     "wav2vec2": ("configs/wav2vec2_pretrain.py", "002_*"),
     "rust": ("configs/squeezeformer_rust.py", "003_*"),
+    "nemo": ("configs/fastconformer_librispeech.py", ""),
+    "icefall": ("configs/zipformer.py", ""),
 }
-"""The config whose fields the settings of a page are, and the document of its system in the shared folder."""
+"""The config whose fields the settings of a page are, and the document of its system in the shared folder, if all names
+of a document are on the page."""
 STATES = ("Same default", "Same", "Differs", "Not needed", "Not measured", "Missing")
 CLASSES = {
     name: each
@@ -117,9 +120,10 @@ def check_command(words, *, is_default):
 
 def test_each_row_has_a_state_and_something_that_shows_it():
     assert not [row for row in rows() if not row.state or not row.shown]
-    assert 200 <= len(rows()) <= 300
     assert len({(row.page, row.theirs) for row in rows()}) == len(rows())
-    assert Counter(row.state for row in rows())["Missing"] == 4
+    of_documents = [row for row in rows() if PAGES[row.page][1]]
+    assert 200 <= len(of_documents) <= 300
+    assert Counter(row.state for row in of_documents)["Missing"] == 4
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -142,7 +146,7 @@ def test_what_shows_a_row_exists(page):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page, (_, document) in PAGES.items() if document])
 def test_no_name_of_the_document_is_left_out(page, kind):
     documents = list((SHARED / "reference/seeds").glob(PAGES[page][1]))
     if not documents:

@@ -18,6 +18,7 @@ from jaxtyping import Float32
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.matroska import segment_end
 from asr_jax.audio.wav import data_end
+from asr_jax.core.installation import installing
 
 SUFFIXES = (".m4a", ".aac", ".webm", ".mp4", ".mka", ".wma", ".mkv", ".mov")
 CONTENT = re.compile(
@@ -48,7 +49,7 @@ SILENCE_BLOCK = 1 << 20
 """Largest number of samples of silence in a block."""
 # Durations in headers include the encoder's delay and padding, which the decoder removes.
 SLACK_S = 0.15
-MISSING = "install PyAV (pip install 'asr-jax[formats]'), or convert the file to flac"
+MISSING = f"install PyAV ({installing('formats')}), or convert the file to flac"
 
 
 class NeedsFFmpeg(Exception):

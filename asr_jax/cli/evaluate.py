@@ -93,7 +93,7 @@ class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Number of utterances with the most word errors to print for each set, with their aligned texts."""
     latency: Annotated[tuple[Path, ...], arg(metavar="ALIGNMENT …")] = ()
     """Files with the times of the spoken words, in CTM or as JSON lines of asr_jax.align. Prints three latencies:
-    emission, head and tail (docs/decoding.md)."""
+    emission, head and tail (documentation: decoding)."""
     head: Annotated[tuple[str, ...], arg(metavar="NAME …")] = ()
     """Recognising heads to evaluate, one row of the table each. Default: the primary head."""
     by: Literal["source", "speaker", "length"] = "source"

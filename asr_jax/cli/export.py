@@ -6,7 +6,7 @@ icefall, nemo, huggingface, funasr, fairseq, deeplearningexamples, caiman, keras
 a .pt or .safetensors file, in a .nemo file (with --like ORIGINAL.nemo), or in a folder (huggingface, funasr).
 
 Files of programs are run on a recording after they are written, and the largest difference from the run is printed.
-If it is more than rounding explains, the command fails (docs/export.md has the limits). --weights f32 int8 writes a
+If it is more than rounding explains, the command fails (documentation: export). --weights f32 int8 writes a
 second file whose products of matrices have weights of 8 bits.
 """
 

@@ -1,9 +1,9 @@
 """Looks at recordings and at this machine, and writes a config that fits both: `python -m asr_jax.init DIR`.
 
-DIR is a folder of any layout, or a manifest (docs/data.md). The report names what was found and what looks wrong.
-Missing sets are split from the training set, by speaker if speakers are known. The output is a folder with config.py,
-train.jsonl, validation.jsonl, test.jsonl, data.png and findings.json, and three commands that train, evaluate and
-transcribe. Nothing is written into DIR.
+DIR is a folder of any layout, or a manifest (documentation: data). The report names what was found and what looks
+wrong. Missing sets are split from the training set, by speaker if speakers are known. The output is a folder with
+config.py, train.jsonl, validation.jsonl, test.jsonl, data.png and findings.json, and three commands that train,
+evaluate and transcribe. Nothing is written into DIR.
 """
 
 import re

@@ -16,7 +16,7 @@ class JobOptions:
 
     job: Annotated[str, arg(metavar="I/N")] = ""
     """Do only part I of N, with I from 0 to N - 1, and write it to files of its own; python -m asr_jax.merge OUT joins
-    them (docs/divided-work.md)."""
+    them (documentation: divided-work)."""
 
     @property
     def own_job(self) -> Job | None:

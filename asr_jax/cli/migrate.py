@@ -2,7 +2,7 @@
 
 `python -m asr_jax.migrate --from SYSTEM SOURCE … --out config.py` reads shell scripts and YAML files; a command line
 stands after `--`. It writes a commented Python file, and prints what became of each flag, variable and key, and what
-differs. Manifests need no migration: `--data.train` reads the manifests of all these systems (docs/data.md).
+differs. Manifests need no migration: `--data.train` reads the manifests of all these systems (documentation: data).
 """
 
 import re

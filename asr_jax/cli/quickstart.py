@@ -1,7 +1,7 @@
 """Quickstart: makes synthetic speech, trains, evaluates on new voices, transcribes three files, writes a summary.
 
-`./scripts/quickstart.sh` runs this module. Every stage prints the equivalent command. A complete corpus and a complete
-training are not repeated.
+In a checkout, `./scripts/quickstart.sh` makes the environment first. Every stage prints the equivalent command. A
+complete corpus and a complete training are not repeated.
 """
 
 import json
@@ -21,7 +21,7 @@ CONFIG = "configs/quickstart.py"
 
 
 def main(arguments: Sequence[str]) -> None:
-    parse(NoOptions, arguments, prog="./scripts/quickstart.sh", about=__doc__)
+    parse(NoOptions, arguments, prog="python -m asr_jax.quickstart", about=__doc__)
     started = time.monotonic()
     experiment = load_config(CONFIG)
     corpus = Path(experiment.data.train[0]).parent.parent
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
         ("TensorBoard", command_for(run)),
     ):
         print(f"  {name:<13}{place}")
-    print(f"done in {time.monotonic() - started:.0f} s; README.md describes training on your own recordings")
+    print(f"done in {time.monotonic() - started:.0f} s; next: python -m asr_jax.init FOLDER, for your own recordings")
 
 
 def speak(corpus: Path) -> dict[str, Any]:

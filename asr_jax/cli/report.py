@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_no_input, check_writable, write_whole
+from asr_jax.core.installation import installing
 from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         from asr_jax.reporting.page import page
     except ImportError as error:
-        raise UserError(f"the report needs {error.name}: pip install 'asr-jax[report]'") from error
+        raise UserError(f"the report needs {error.name}: {installing('report')}") from error
     from asr_jax.reporting.predictions import one_normaliser, read_predictions
 
     predictions = {path: read_predictions(path) for path in files}

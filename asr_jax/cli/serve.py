@@ -4,7 +4,7 @@ POST /v1/audio/transcriptions is that of OpenAI's API (json, text, srt, vtt, ver
 recognises audio while it arrives. A page at / records, and shows words with their times and confidences. /health,
 /ready and /metrics are for operators. Requests of any lengths are recognised in batches of few compiled shapes.
 
-SIGTERM and Ctrl-C end the server: open requests are answered, and new ones get status 503. docs/serving.md has more.
+SIGTERM and Ctrl-C end the server: open requests are answered, and new ones get status 503 (documentation: serving).
 """
 
 import errno
@@ -19,6 +19,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.recognition_options import ABOUT_DECODING, RecognitionOptions, decoding_in, load, parse_recognition
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.settings import between, command_options
 from asr_jax.core.text_files import read_text
 from asr_jax.inference.batches import BatchOptions
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         ServeOptions, arguments, prog="python -m asr_jax.serve", about=(__doc__ or "") + ABOUT_DECODING
     )
     if missing := [name for name in PACKAGES if not importlib.util.find_spec(name)]:
-        raise UserError(f"the server needs {', '.join(missing)}: pip install 'asr-jax[serve]'")
+        raise UserError(f"the server needs {', '.join(missing)}: {installing('serve')}")
 
     from asr_jax.serving.device_thread import DeviceThread
     from asr_jax.serving.metrics import Metrics

@@ -3,8 +3,8 @@
 It reads the events of each run, RUN/events.jsonl, and nothing else: it can be started before, during and after
 training, on any machine that sees the folder. Several runs are shown side by side. q quits, and the runs go on. The
 output of asr_jax.extract_features can be watched in the same way. Without a terminal, with NO_COLOR, with TERM=dumb or
-with --plain, the events are printed as lines until all runs have ended. Install the dashboard with pip install
-'asr-jax[watch]'.
+with --plain, the events are printed as lines until all runs have ended. The dashboard needs the extra
+`watch` (documentation: quickstart).
 """
 
 import sys

@@ -51,7 +51,7 @@ WORDS = {
     "batch, over all devices",
     "--data.batching.unit": "adaptive-batch-unit vram-budget",
     "--data.batching.row-multiple": "required-batch-size-multiple pad-to-multiple-of",
-    "--data.batching.edges": "sampling-mode sampler; docs/data.md has the settings of each sampling mode",
+    "--data.batching.edges": "sampling-mode sampler; each sampling mode is several settings (documentation: data)",
     "--data.batching.rows": "per-device-train-batch-size per-gpu-batch-size gpu-batch-size per-gpu-batch "
     "bucket-batch-size bucket-batch-sizes; utterances of a batch, on each device with --data.batching.devices 0",
     "--data.batching.edges-labels": "bucket-boundaries-2d bucket-edges duration-token-buckets",
@@ -259,12 +259,12 @@ WORDS = {
     "--by": "group-by breakdown breakdown-wer",
     "--worst": "show-errors num-errors top-errors",
     "--text": "transcript transcripts text-file txt",
-    "docs/several-machines.md describes several processes": "world-size distributed-world-size num-nodes nnodes "
-    "nproc-per-node local-rank master-port master-addr rank node-rank dist-backend ddp-backend ddp.dist-backend "
-    "strategy deepspeed fsdp distributed-launch distributed-backend multiprocessing-distributed distributed-port "
-    "train-engine ddp-find-unused-parameters",
+    "a launcher or variables start several processes (documentation: several-machines)": "world-size "
+    "distributed-world-size num-nodes nnodes nproc-per-node local-rank master-port master-addr rank node-rank "
+    "dist-backend ddp-backend ddp.dist-backend strategy deepspeed fsdp distributed-launch distributed-backend "
+    "multiprocessing-distributed distributed-port train-engine ddp-find-unused-parameters",
     "the config file chooses the class of the optimizer": "optimizer optim optim.name optim-conf optimizer-name",
-    "the config file chooses the model: docs/models.md lists the configs": "model arch architecture variant encoder "
+    "the config file chooses the model (documentation: models)": "model arch architecture variant encoder "
     "model-type model-name encoder-type encoder-conf model-conf use-transducer use-ctc criterion task",
     "ENHANCED=1 with configs/paraformer_rust.py trains the enhanced Paraformer-v2 (heads.paraformer.enhanced)": ""
     "paraformer-enhanced",
@@ -280,7 +280,7 @@ WORDS = {
     "training is what this command does": "do-train train mode",
     "--upload uses the token of hf auth login, or HF_TOKEN": "hub-token token use-auth-token",
     "settings are flags of their own: --field.name VALUE": "override-config override overrides",
-    "the format of manifests and audio is recognised: docs/data.md lists the formats": "use-lhotse is-tarred "
+    "the format of manifests and audio is recognised (documentation: data)": "use-lhotse is-tarred "
     "read-from-tar use-hugging-face val-from-dir text-column-name audio-column-name data-type raw-data input-strategy "
     "on-the-fly-feats dataset-config-name",
     "there is none; the CTC loss has no label smoothing": "ctc-label-smoothing",

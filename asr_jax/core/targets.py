@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.environment import GPU_SHARE
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.installation import installing
 from asr_jax.core.meshes import MeshSizes, data_mesh, mesh_of
 
 
@@ -173,7 +174,7 @@ def _memory_of_this_machine() -> int:
 
 def _tpus(accelerator: Accelerator, size: str) -> list[jax.Device]:
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError("the compiler of TPUs is not installed: pip install 'asr-jax[tpu]'")
+        raise UserError(f"the compiler of TPUs is not installed: {installing('tpu')}")
     # libtpu would ask the metadata server of Google Cloud for the machine that it runs on.
     for variable, value in LIBTPU.items():
         os.environ.setdefault(variable, value)
@@ -201,7 +202,7 @@ def descriptions_of_gpus() -> dict[str, str]:
     """
     path = next(filter(None, map(_plugin, ("xla_cuda12", "xla_cuda13"))), None)
     if path is None:
-        raise UserError("the compiler of GPUs is not installed: pip install 'asr-jax[cuda12]'")
+        raise UserError(f"the compiler of GPUs is not installed: {installing('cuda12')}")
     descriptions = {}
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         start = data.find(b"gpu_device_info {")

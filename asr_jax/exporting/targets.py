@@ -17,6 +17,7 @@ from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import read_audio
 from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.files import write_whole
+from asr_jax.core.installation import installing
 from asr_jax.core.paths import at_home
 from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
@@ -116,7 +117,7 @@ def export(
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
         return
     if to != "stablehlo" and not (importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx")):
-        raise UserError(f"--to {to} needs onnx and onnxruntime: pip install 'asr-jax[onnx]'")
+        raise UserError(f"--to {to} needs onnx and onnxruntime: {installing('onnx')}")
     if trained.experiment.training.precision != "f32":
         raise UserError(
             f"the run computes in {trained.experiment.training.precision}, and files compute in f32: load it with "

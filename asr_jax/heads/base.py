@@ -76,7 +76,7 @@ class Head(nn.Module):
         """
         raise UserError(
             f"{type(self).__name__.removesuffix('Head')} cannot recognise a stream, because it reads whole recordings: "
-            "expected a CTC or a transducer head (docs/streaming.md)"
+            "expected a CTC or a transducer head (documentation: streaming)"
         )
 
     def search(self, encoded: Encoded, decoding: Decoding, state: Tree = None) -> tuple[Any, Tree]:

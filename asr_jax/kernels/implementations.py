@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from asr_jax.core.devices import traced_for
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.shapes import is_static
 from asr_jax.core.targets import name_of
 from asr_jax.core.text_files import read_text
@@ -101,7 +102,7 @@ def check_selected(kernels: Sequence[tuple[str, str]], platform: str) -> None:
             )
         if not _is_installed(implementation):
             raise UserError(
-                f"training.kernels has {kernel}=triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'"
+                f"training.kernels has {kernel}=triton, and jax-triton is not installed: {installing('kernels')}"
             )
 
 
@@ -145,7 +146,7 @@ def selected(
     if traced_for().platform != platform:
         raise CannotCompute(f"{name} on {traced_for().platform}: it is for {device}; expected {instead}")
     if not _is_installed(name):
-        raise CannotCompute("implementation is triton, and jax-triton is not installed: pip install 'asr-jax[kernels]'")
+        raise CannotCompute(f"implementation is triton, and jax-triton is not installed: {installing('kernels')}")
     if reason := _reason(name, arrays, reason_against):
         raise CannotCompute(f"{reason} for {name}, or {instead}")
     return name

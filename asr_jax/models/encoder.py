@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         """
         raise UserError(
             f"{type(self).__name__.removesuffix('Encoder')} cannot stream, because its outputs depend on the whole "
-            "recording: transcribe whole recordings, or train a model that streams (docs/streaming.md)"
+            "recording: transcribe whole recordings, or train a model that streams (documentation: streaming)"
         )
 
     def initial_state(self, num_rows: int) -> Tree:
@@ -242,12 +242,12 @@ class StreamingEncoder(EncoderSettings):
             for name, values in expected.items()
             if getattr(self, name) not in values
         ]
-        fix = "Train a model with these settings (docs/streaming.md)"
+        fix = "Train a model with these settings (documentation: streaming)"
         chunk_frames, left_frames = self.contexts[0].chunk_frames, self.contexts[0].left_frames
         if not wrong and chunk_frames is None:
-            fix = "Add --chunk-frames 16 --left-frames 128, if the model was trained with chunks (docs/streaming.md)"
+            fix = "Add --chunk-frames 16 --left-frames 128 if it was trained with chunks (documentation: streaming)"
         elif not wrong and chunk_frames is not None:
-            fix = f"Add --left-frames, such as --left-frames {8 * chunk_frames} (docs/streaming.md)"
+            fix = f"Add --left-frames, such as --left-frames {8 * chunk_frames} (documentation: streaming)"
         wrong += ["encoder.contexts[0].chunk_frames is None, expected a number"] * (chunk_frames is None)
         wrong += ["encoder.contexts[0].left_frames is None, expected a number"] * (left_frames is None)
         if wrong or chunk_frames is None or left_frames is None:

@@ -6,7 +6,7 @@ It reads RUN/events.jsonl and RUN/experiment.json, and does not touch the run: i
 after training, on any machine that sees the folder. RUN/forwarded-NAME.json has the position up to which events were
 sent; the next start continues from there. --follow waits for further events until the run is complete or has failed.
 Trackers are configured by their own environment variables: WANDB_MODE=offline, WANDB_API_KEY, MLFLOW_TRACKING_URI,
-TRACKIO_DIR, TRACKIO_SERVER_URL. Install one with pip install 'asr-jax[NAME]'.
+TRACKIO_DIR, TRACKIO_SERVER_URL. Each needs the extra of its name (documentation: quickstart).
 """
 
 import json
@@ -20,6 +20,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import held, write_whole
+from asr_jax.core.installation import installing
 from asr_jax.core.options import parse, run_report
 from asr_jax.core.run_folder import EXPERIMENT
 from asr_jax.core.settings import command_options
@@ -162,7 +163,7 @@ def _opener(name: str) -> Open:
 
         return Mlflow
     except ImportError as error:
-        raise UserError(f"--to {name} needs its client, and {error}: pip install 'asr-jax[{name}]'") from error
+        raise UserError(f"--to {name} needs its client, and {error}: {installing(name)}") from error
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from tensorboardX.proto.event_pb2 import SessionLog
 from tensorboardX.summary import scalar
 from tensorboardX.summary import text as text_summary
 
+from asr_jax.core.installation import installing
 from asr_jax.core.paths import quoted
 from asr_jax.metrics.measure import by_set
 from asr_jax.metrics.scoring import group_name
@@ -67,7 +68,7 @@ def command_for(folder: Path) -> str:
         folder: Folder of the run. The command shows all runs beside it.
     """
     missing = shutil.which("tensorboard") is None and importlib.util.find_spec("tensorboard") is None
-    install = "  (missing: pip install 'asr-jax[tensorboard]')" if missing else ""
+    install = f"  (missing: {installing('tensorboard')})" if missing else ""
     return f"tensorboard --logdir {quoted(folder.parent)}{install}"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from asr_jax.core.errors import RunError, UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.settings import settings
 
 PREFIX = "hf://"
@@ -57,7 +58,7 @@ def refuse_without_client() -> None:
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         raise UserError(
-            "upload.to needs the client of the Hugging Face Hub: pip install 'asr-jax[upload]', or leave it empty"
+            f"upload.to needs the client of the Hugging Face Hub: {installing('upload')}, or leave it empty"
         )
 
 

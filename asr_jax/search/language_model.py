@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import Finite, settings
 from asr_jax.core.text_files import TextError, read_lines
@@ -56,7 +57,7 @@ def load_kenlm(path: str | Path) -> Any:
         import kenlm
     except ImportError as error:
         raise UserError(
-            f"the language model {path} needs kenlm, which is not installed ({error}): pip install 'asr-jax[lm]', "
+            f"the language model {path} needs kenlm, which is not installed ({error}): {installing('lm')}, "
             "which builds it and needs a C++ compiler"
         ) from error
     if not Path(path).is_file():

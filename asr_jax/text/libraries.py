@@ -5,6 +5,7 @@ import importlib
 from typing import Any
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import installing
 
 
 @functools.cache
@@ -22,5 +23,5 @@ def library(name: str, *, normaliser: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"the normaliser {normaliser} requires {name.partition('.')[0]}, which is not installed ({error}): "
-            "pip install 'asr-jax[text]'"
+            f"{installing('text')}"
         ) from error

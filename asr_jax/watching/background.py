@@ -14,6 +14,7 @@ from threading import Thread
 from types import FrameType
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import installing
 from asr_jax.core.paths import quoted
 from asr_jax.core.run_folder import CONSOLE, EVENTS
 
@@ -21,7 +22,7 @@ POLL_S = 0.2
 SHOWN_LINES = 40
 """Number of lines of the output that are printed after the dashboard is closed."""
 PLAIN = "python -m asr_jax.watch RUN --plain prints plain lines of a run"
-MISSING = f"the dashboard needs textual and textual-plot: pip install 'asr-jax[watch]'; {PLAIN}"
+MISSING = f"the dashboard needs textual and textual-plot: {installing('watch')}; {PLAIN}"
 
 NO_SCREEN = "--tui needs a terminal with colours (no pipe, no TERM=dumb, no NO_COLOR): lines follow instead"
 

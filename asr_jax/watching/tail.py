@@ -40,6 +40,8 @@ class Tail:
         """Reads further events; returns whether anything has changed."""
         before = self.problem
         try:
+            if self.path.exists() and not self.path.is_file():  # a pipe or a device might never end
+                raise OSError("it is not a regular file")
             with self.path.open("rb") as file:
                 file.seek(self._position - len(self._last))
                 if file.read(len(self._last)) != self._last:  # a file that is shorter, or has other lines

@@ -42,5 +42,6 @@ def escaped(text: str) -> str:
     """Text in which only backticks have a meaning, and pages that it names are links."""
     pieces = re.split(r"(`[^`]+`)", text)
     plain = [re.sub(r"([<>*$\[\]{}\\]|(?<!\w)_|_(?!\w))", r"\\\1", each) for each in pieces[::2]]
-    pieces[::2] = [re.sub(r"docs/([\w-]+)\.md", r"[\1](/\1.md)", each) for each in plain]
+    plain = [re.sub(r"docs/([\w-]+)\.md", r"[\1](/\1.md)", each) for each in plain]
+    pieces[::2] = [re.sub(r"(?<=\(documentation: )([\w-]+)", r"[\1](/\1.md)", each) for each in plain]
     return "".join(pieces)

@@ -1,6 +1,8 @@
-"""Pages of all messages: templates of errors and warnings with the function that writes them, and all events."""
+"""Pages of all messages: templates of errors, warnings and texts with the function that writes them, and all events."""
 
 import ast
+import functools
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,28 +17,43 @@ ERRORS = ("UserError", "RunError", "AudioError", "NoUtterances", "NotGiven", "St
 WARNINGS = ("warning", "warn")
 PAGES = {
     "alignment": "transcription", "api": "python", "audio": "data", "checkpoints": "failures", "cli": "quickstart",
-    "config": "training", "core": "several-machines", "data": "data", "exporting": "export", "heads": "models",
-    "inference": "transcription", "kernels": "accelerators", "losses": "explanation-losses", "metrics": "decoding",
-    "models": "models", "nn": "models", "observe": "training", "optim": "training", "pretrained": "published-models",
+    "cli.align": "transcription", "cli.augment": "front-ends", "cli.average": "training", "cli.benchmark": "results",
+    "cli.clean": "training", "cli.compare": "decoding", "cli.context_options": "streaming", "cli.convert": "data",
+    "cli.evaluate": "decoding", "cli.extract_features": "front-ends", "cli.feature_statistics": "front-ends",
+    "cli.init": "init", "cli.merge": "divided-work", "cli.migrate": "migration", "cli.ngram": "decoding",
+    "cli.over_runs": "decoding", "cli.plan": "explanation-plan", "cli.plan_remarks": "explanation-plan",
+    "cli.plan_target": "accelerators", "cli.recognition_options": "decoding", "cli.report": "report",
+    "cli.results": "decoding", "cli.serve": "serving", "cli.tokenizer": "data", "cli.train": "training",
+    "cli.transcribe": "transcription", "cli.transcribe_stream": "streaming", "cli.upload": "upload",
+    "cli.watch": "watch", "config": "training", "core": "several-machines", "core.flags": "quickstart",
+    "core.foreign_words": "migration", "core.jobs": "divided-work", "core.targets": "accelerators",
+    "core.text_files": "data", "data": "data", "data.batching": "explanation-plan", "data.batching.sets": "data",
+    "exporting": "export", "heads": "models", "inference": "transcription", "kernels": "accelerators",
+    "metrics": "decoding", "migration": "migration", "models": "models", "nn": "models", "observe": "training",
+    "observe.forward": "upload", "optim": "training", "pretrained": "published-models", "pretrained.hub": "upload",
     "reporting": "report", "search": "decoding", "serving": "serving", "text": "data", "training": "training",
-    "transcripts": "transcription", "watching": "watch",
+    "training.run": "explanation-resuming", "transcripts": "transcription", "watching": "watch",
 }  # fmt: skip
-"""Page that explains the part of the package that a message comes from; otherwise that of failures."""
+"""Page that explains the module or package that a message comes from; of others, that of failures."""
 ABOUT = """# Messages
 
-Errors, problems of settings and warnings, as in the code: a word in braces stands for a value. A message has the value,
-what was expected, and what to do; this list is for searching, from a line of a log to the page that explains it.
-[Troubleshooting](/troubleshooting.md) begins with symptoms. There are {number} messages.
+The texts of the code: errors, problems of settings, warnings, and other texts of four words or more, such as printed
+lines and parts of errors. A word in braces stands for a value. This list is for searching, from a line of a log to the
+page that explains it: search for the words without the values. A message has the value, what was expected, and what to
+do. [Troubleshooting](/troubleshooting.md) begins with symptoms, and has remedies for frequent messages. There are
+{number} texts.
 
-Not in the list are messages that are composed of parts. Those on types and ranges of settings have one form,
-`FIELD is VALUE: expected RANGE`. Reasons of rejected utterances are in `rejected.jsonl`, each with its utterance."""
+Messages on types and ranges of settings have one form, `FIELD is VALUE: expected RANGE`. Messages of Python, XLA and
+CUDA are not in the list. Reasons of rejected utterances are in `rejected.jsonl`, each with its utterance."""
 
 
 class Message(NamedTuple):
     """A message in the code."""
 
     kind: str
-    """error, problem (of settings) or warning."""
+    """error, problem (of settings), warning, or text: any other, which may be a part of one."""
+    module: str
+    """Its module."""
     place: str
     """Module and function."""
     template: str
@@ -47,29 +64,31 @@ def pages() -> Iterator[tuple[str, str]]:
     from asr_jax.observe.event_fields import EVENTS  # not at the top, so that a test can read the messages quickly
 
     rooms = defaultdict[str, list[Message]](list)
-    for message in messages():
-        rooms[room_of(message)].append(message)
-    links = {room: "[{0}](/{0}.md)".format(PAGES.get(room, "failures")) for room in rooms}
-    rows = [[f"[{room}]({room}.md)", str(len(of)), links[room]] for room, of in rooms.items()]
+    for message in [*messages(), *texts()]:
+        rooms[message.module.split(".")[1].replace("__init__", "api")].append(message)
+    rows = [[f"[{room}]({room}.md)", str(len(of)), link(f"asr_jax.{room}")] for room, of in rooms.items()]
     number = sum(map(len, rooms.values()))
     about = ABOUT.format(number=f"{number:,}")
     yield (
         "messages/index.md",
-        "\n\n".join([about, table("part | messages | explained in", rows), toctree([*rooms, "events"])]),
+        "\n\n".join([about, table("part | texts | explained in", rows), toctree([*rooms, "events"])]),
     )
     for room, of in rooms.items():
-        lines = [f"- {shown(each.template)}\n  {each.kind}, `{each.place}`" for each in of]
-        yield (
-            f"messages/{room}.md",
-            "\n".join([f"# Messages of asr_jax.{room}\n", f"See also {links[room]}.\n", *lines]),
-        )
+        parts = [f"# Messages of asr_jax.{room}"]
+        for module, group in itertools.groupby(sorted(of, key=lambda each: each.module), key=lambda each: each.module):
+            parts.append(f"## {module}\n\nSee {link(module)}.")
+            lines = sorted(group, key=lambda each: (each.kind == "text", each.place))
+            parts.append("\n".join(f"- {shown(each.template)}\n  {each.kind}, `{each.place}`" for each in lines))
+        yield f"messages/{room}.md", "\n\n".join(parts)
     events = [[f"`{name}`", markdown(kind.meaning)] for name, kind in EVENTS.items()]
     yield "messages/events.md", "# Events\n\nLines of `events.jsonl`.\n\n" + table("event | meaning", events)
 
 
-def room_of(message: Message) -> str:
-    """Package that a message comes from."""
-    return message.place.split(".")[1]
+def link(module: str) -> str:
+    """A link to the page that explains a module: that of its own, or of the nearest package that has one."""
+    words = module.split(".")[1:]
+    names = (".".join(words[:number]) for number in range(len(words), 0, -1))
+    return "[{0}](/{0}.md)".format(next((PAGES[name] for name in names if name in PAGES), "failures"))
 
 
 def shown(template: str) -> str:
@@ -80,26 +99,49 @@ def shown(template: str) -> str:
 
 def messages() -> list[Message]:
     """Returns all messages, sorted by their place. Those without a text of their own, such as `str(error)`, are not."""
-    found = set[Message]()
-    for path in PACKAGE.rglob("*.py"):
-        module = ".".join(("asr_jax", *path.relative_to(PACKAGE).with_suffix("").parts))
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        constants = {
-            target.id: node.value
-            for node in tree.body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        found |= set(_in(tree, module, constants))
+    found = {each for module, tree in trees().items() for each in _in(tree, module, module, _constants(tree))}
     return sorted(found, key=lambda message: message[1:])
+
+
+def texts() -> list[Message]:
+    """Returns the other texts of four words or more, without docstrings and without parts of longer ones."""
+    whole = "\n".join(each.template for each in messages())
+    found = list[Message]()
+    for module, tree in trees().items():
+        of_module = sorted({*_texts(tree, module, module)}, key=lambda each: -len(each.template))
+        for number, each in enumerate(of_module):
+            longer = (other.template for other in of_module[:number])
+            if each.template not in whole and not any(each.template in other for other in longer):
+                found.append(each)
+    return found
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Returns the syntax tree of each module."""
+    return {
+        ".".join(("asr_jax", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(
+            path.read_text(encoding="utf-8")
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    return {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def detectors() -> set[str]:
     """Names of all warnings in `events.jsonl`."""
     found = set[str]()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for tree in trees().values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 values = [each.value for each in node.keywords if each.arg == "detector"]
                 values += node.args[:1] if getattr(node.func, "attr", "") == "_report" else []
@@ -107,11 +149,11 @@ def detectors() -> set[str]:
     return found
 
 
-def _in(node: ast.AST, place: str, constants: dict[str, ast.expr]) -> Iterator[Message]:
+def _in(node: ast.AST, module: str, place: str, constants: dict[str, ast.expr]) -> Iterator[Message]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         place = f"{place}.{node.name}"
     for child in ast.iter_child_nodes(node):
-        yield from _in(child, place, constants)
+        yield from _in(child, module, place, constants)
     kind, text = "", None
     if isinstance(node, ast.Call) and (name := getattr(node.func, "id", getattr(node.func, "attr", ""))):
         if name in ERRORS:
@@ -128,7 +170,20 @@ def _in(node: ast.AST, place: str, constants: dict[str, ast.expr]) -> Iterator[M
         kind, text = "problem", node.value
     template = _template(text, constants) if text is not None else ""
     if len(re.findall(r"[a-z]{3,}", re.sub(r"\{.*?\}", "", template))) > 1:  # others have no words of their own
-        yield Message(kind, place, template)
+        yield Message(kind, module, place, template)
+
+
+def _texts(node: ast.AST, module: str, place: str) -> Iterator[Message]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        place = f"{place}.{node.name}"
+    for child in ast.iter_child_nodes(node):
+        yield from _texts(child, module, place)
+    if isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
+        template = _template(node, {})
+        if len(re.findall(r"(?<!\S)[a-z]{2,}(?=[\s,.;:]|$)", template)) > 3:
+            yield Message("text", module, place, template)
 
 
 def _keyword(node: ast.Call) -> ast.expr | None:
@@ -141,9 +196,12 @@ def _template(node: ast.expr, constants: dict[str, ast.expr]) -> str:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(_template(part, constants) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return _template(node.value, constants)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _template(node.left, constants) + _template(node.right, constants)
     if isinstance(node, ast.Name) and node.id in constants:
         return _template(constants[node.id], {})
-    value = node.value if isinstance(node, ast.FormattedValue) else node
-    return "{" + (ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else "…") + "}"
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "counted" and len(node.args) == 2:
+        return f"{{…}} {_template(node.args[1], constants)}s"  # the name of what is counted
+    return "{" + (ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else "…") + "}"

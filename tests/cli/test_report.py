@@ -224,5 +224,5 @@ def test_wrong_inputs_are_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "r.html").exists()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.delitem(sys.modules, "asr_jax.reporting.page", raising=False)
-    with pytest.raises(UserError, match=r"the report needs jinja2: pip install 'asr-jax\[report\]'"):
+    with pytest.raises(UserError, match=r"the report needs jinja2: ASR_JAX_EXTRAS=report "):
         main([str(path), "--out", str(tmp_path / "r.html")])

@@ -77,7 +77,7 @@ def test_terminals_without_a_dashboard(monkeypatch, environment, has_screen):
 
 def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setattr(background.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'asr-jax\[watch\]'"):
+    with pytest.raises(UserError, match=r"ASR_JAX_EXTRAS=watch "):
         background.check_installed()
 
 

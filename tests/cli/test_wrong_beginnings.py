@@ -162,7 +162,7 @@ CASES = {
     ),
     "no training manifest": (
         lambda place: new(place, **{"data.train": "gone.jsonl"}), 2,
-        ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "quickstart.sh"],
+        ["gone.jsonl: no such file or folder", "prepare_librispeech.py", "--data.train", "asr_jax.quickstart"],
     ),
     "no validation manifest": (lambda place: new(place, **{"data.validation": "gone.jsonl"}), 2, ["gone.jsonl: no such file or folder"]),
     "a training set at a URL": (

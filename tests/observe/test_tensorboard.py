@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
 
+from asr_jax.core.installation import installing
 from asr_jax.observe.events import EventLog, read_events
 from asr_jax.observe.tensorboard import TensorBoard, command_for, scalar_tags, text_tags
 
@@ -97,4 +98,4 @@ def test_the_command_that_shows_the_files(is_installed, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     command, _, missing = command_for(Path("my runs/a")).partition("  ")
     assert command == "tensorboard --logdir 'my runs'"
-    assert missing == ("" if is_installed else "(missing: pip install 'asr-jax[tensorboard]')")
+    assert missing == ("" if is_installed else f"(missing: {installing('tensorboard')})")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from message_pages import PAGES, detectors, messages
+from message_pages import PAGES, detectors, link, messages, texts
 from zoo_pages import NEEDED, sections
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
@@ -71,3 +71,36 @@ def test_messages_are_listed_with_pages_that_exist():
     assert "--plot {options.plot}: expected --show schedule, and a name that ends in .png" in templates
     assert "{each.detail}" not in templates  # a message without words of its own
     assert len(found) >= 500
+    assert link("asr_jax.cli.serve") == "[serving](/serving.md)"
+    assert link("asr_jax.cli.new") == link("asr_jax.cli")
+    assert link("asr_jax.new") == "[failures](/failures.md)"
+
+
+@pytest.mark.slow  # all texts of the package are compared
+def test_parts_of_composed_messages_are_listed_and_frequent_ones_have_a_remedy():
+    listed = [each.template for each in [*messages(), *texts()]]
+    page = (DOCS / "troubleshooting.md").read_text().partition("## Frequent messages")[2].partition("\n## ")[0]
+    for message in (
+        "is not a flag; did you mean",
+        "exceed the budget",
+        "the run ends before the warm-up of the learning rate",
+        "no word was recognised in",
+        "audio files, but no texts",
+        "has a run with other settings",
+        "utterances that cannot be used",
+        "not audio that libsndfile can read",
+    ):
+        assert any(message in template for template in listed), message
+        assert message in page
+    assert "got an unexpected keyword argument" in page  # Python's words
+
+
+def test_messages_name_no_pages_of_a_checkout():
+    """An installed package has no folder docs; messages have the name of a page instead."""
+    named = [(path.name, page) for path in (ROOT / "asr_jax").rglob("*.py") if path.parent.name != "migration"
+             for page in re.findall(r"docs/[\w-]+\.md", path.read_text())]  # fmt: skip
+    assert not named
+    pages = {page for path in (ROOT / "asr_jax").rglob("*.py")
+             for page in re.findall(r"\(documentation: ([\w-]+)", path.read_text())}  # fmt: skip
+    assert len(pages) > 5
+    assert all((DOCS / f"{page}.md").exists() for page in pages)

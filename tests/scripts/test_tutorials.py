@@ -1,7 +1,7 @@
-"""The commands of the tutorials run, with the settings that the comment above a block adds to its training.
+"""The commands of the tutorials run, with the settings that a line below a block adds to its training.
 
-`<!-- ci: FLAG … -->` above a block adds flags to each of its commands, and `<!-- ci: skip -->` leaves it out, because
-it needs a network, a microphone or a GPU.
+"For a short trial, add `FLAG …`" below a block, or `<!-- ci: FLAG … -->` above it, adds flags to each of
+its commands, and `<!-- ci: skip -->` leaves it out, because it needs a network, a microphone, recordings or a GPU.
 """
 
 import json
@@ -19,11 +19,11 @@ TUTORIALS = ("own-data", "fine-tuning", "pre-training", "transducer", "streaming
 
 
 def blocks(page):
-    """Yields the comment and the lines of each block of commands."""
-    pattern = r"^(?:<!-- ci: ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$"
-    for comment, language, text in re.findall(pattern, page.read_text(), re.DOTALL | re.MULTILINE):
+    """Yields the comment, or the settings of a trial, and the lines of each block of commands."""
+    pattern = r"^(?:<!-- ci: ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$(?:\n\nFor a short trial, add `([^`]*)`)?"
+    for comment, language, text, trial in re.findall(pattern, page.read_text(), re.DOTALL | re.MULTILINE):
         if not language:
-            yield comment, text.replace("\\\n", " ").splitlines()
+            yield comment or trial, text.replace("\\\n", " ").splitlines()
 
 
 def run_block(folder, comment, lines):

@@ -1,6 +1,7 @@
 """Files of events that grow, end within a line, are replaced, or cannot be read."""
 
 import json
+import os
 
 from asr_jax.observe.events import EventLog
 from asr_jax.watching.tail import Tail
@@ -95,3 +96,12 @@ def test_starts_of_updates_are_left_out(tmp_path):
     tail = Tail(write(tmp_path / "events.jsonl", [start("mine"), event("batch_start", 1, update=1)]))
     tail.read()
     assert names(tail) == ["run_start"]
+
+
+def test_a_pipe_or_a_folder_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "events.jsonl")  # opening it would wait for a writer
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "events.jsonl", tmp_path / "folder"):
+        tail = Tail(path)
+        assert tail.read()
+        assert tail.problem == "it is not a regular file"

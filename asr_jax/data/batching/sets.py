@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asr_jax.core.errors import UserError
+from asr_jax.core.installation import is_checkout
 from asr_jax.data.batching.dataset import Data
 from asr_jax.data.manifests.inputs import Role, has_validation, resolve, set_names
 from asr_jax.data.manifests.items import sampled, shards_of
@@ -94,16 +95,18 @@ def _resolved(data: Data, validation: Sequence[str], options: ReadOptions) -> di
             except UserError as error:
                 problems.append(f"data.{role}: {error}")
     if problems:
-        raise UserError("\n".join([*problems, WAYS_ON]))
+        raise UserError("\n".join([*problems, WAYS_ON + PREPARE * is_checkout()]))
     return found
 
 
-WAYS_ON = """Three ways to provide data:
-  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py
+WAYS_ON = """Ways to provide data:
   use your own data: --data.train TRAIN.jsonl --data.validation VALIDATION.jsonl, with one utterance per line: \
-{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder (docs/data.md); without \
---data.validation, a tenth of the training set is used for validation
-  train on synthetic speech first: ./scripts/quickstart.sh"""
+{"audio_path": "a.flac", "text": "hello", "duration": 1.5}; or any other manifest or folder, such as LibriSpeech's \
+(documentation: data); without --data.validation, a tenth of the training set is used for validation
+  let python -m asr_jax.init FOLDER write a config for a folder of recordings with texts
+  train on synthetic speech first: python -m asr_jax.quickstart"""
+PREPARE = """
+  prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py"""
 
 
 def _some(utterances: Utterances, number: int) -> Utterances:

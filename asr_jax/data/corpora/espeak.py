@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Int16
 
 from asr_jax.core.errors import UserError, nearest
+from asr_jax.core.installation import installing
 
 RATE_HZ = 22050
 
@@ -54,7 +55,7 @@ def loader() -> Any:
     except ImportError as error:
         raise UserError(
             "the embedded corpus is synthesised by eSpeak NG, but the package espeakng-loader is not installed: "
-            "pip install 'asr-jax[quickstart]' (or pip install espeakng-loader)"
+            f"{installing('quickstart')} (or pip install espeakng-loader)"
         ) from error
     return espeakng_loader
 

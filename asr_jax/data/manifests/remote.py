@@ -12,6 +12,7 @@ from asr_jax.audio.io import AudioError
 from asr_jax.core.environment import CACHES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import temporary_path, write_whole
+from asr_jax.core.installation import installing
 from asr_jax.core.text_files import read_text
 
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -62,7 +63,7 @@ def why_not_read(path: str) -> str:
     except (ImportError, ValueError) as error:
         return (
             f"{scheme}:// addresses are not read: download the files, or mount them as a folder, and give local paths; "
-            f"or install the extra remote, asr-jax[remote] ({' '.join(str(error).split())})"
+            f"or install the extra remote, {installing('remote')} ({' '.join(str(error).split())})"
         )
     return ""
 

@@ -83,7 +83,7 @@ def test_errors_name_the_url(bucket, tmp_path):
         with pytest.raises(UserError, match=reason):
             read_utterances([url], cache=str(tmp_path))
     assert remote.why_not_read("memory://a") == ""
-    assert "asr-jax[remote]" in remote.why_not_read("none://a")
+    assert "ASR_JAX_EXTRAS=remote " in remote.why_not_read("none://a")
 
 
 class _Quiet(SimpleHTTPRequestHandler):
