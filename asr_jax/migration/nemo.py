@@ -27,7 +27,7 @@ from asr_jax.migration.rows import (
     words,
 )
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
-from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
+from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
 from asr_jax.pretrained.nemo import front_end_of, heads_of
 
@@ -134,9 +134,7 @@ TABLE = Table({
     "model.loss.*.fastemit_lambda model.loss.multiblank_rnnt_kwargs.*": PART,
     "model.loss.*.clamp": Absent("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
     **_each(OPTIM, "name lr betas weight_decay eps"),
-    **_each(SCHED, "name d_model warmup_steps min_lr decay_rate"),
-    f"{SCHED}.warmup_ratio": Absent("set optim.schedule.warmup_updates"),
-    f"{SCHED}.hold_steps {SCHED}.hold_ratio": Absent("set optim.schedule.hold_epochs"),
+    **_each(SCHED, "name d_model warmup_steps warmup_ratio hold_steps hold_ratio min_lr decay_rate"),
     f"{SCHED}.max_steps": NotNeeded("the schedule ends with the run"),
     f"{SCHED}.last_epoch {SCHED}.monitor {SCHED}.reduce_on_plateau": UNREAD,
     "trainer.devices": PART,
@@ -326,9 +324,10 @@ def _data(given: Given, base: Experiment) -> Iterator[Change | str]:
 
 
 def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
-    rate, warmup = given.read(f"{OPTIM}.lr", float, 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
+    rate, (warmup, hold) = given.read(f"{OPTIM}.lr", float, 1e-3), (_steps(given, each) for each in ("warmup", "hold"))
     least, name = given.read(f"{SCHED}.min_lr", float, 0.0), given.get(f"{SCHED}.name", "")
-    names: tuple[str, ...] = (f"{SCHED}.name", f"{OPTIM}.lr", f"{SCHED}.warmup_steps", f"{SCHED}.min_lr")
+    keys = ("name", "warmup_steps", "warmup_ratio", "hold_steps", "hold_ratio", "min_lr", "decay_rate")
+    names: tuple[str, ...] = (f"{OPTIM}.lr", *(f"{SCHED}.{each}" for each in keys if f"{SCHED}.{each}" in given))
     if name == "NoamAnnealing":
         names = (*names, f"{SCHED}.d_model")
         peak = float(f"{rate * given.number(f'{SCHED}.d_model', encoder.dim) ** -0.5 * max(warmup, 1) ** -0.5:.6g}")
@@ -337,10 +336,10 @@ def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change 
         share = float(f"{least / rate:.6g}")
         schedule = WarmupHoldDecay(peak_lr=rate, warmup_updates=warmup, decay="cosine", final_share=share)
     elif name == "NoamHoldAnnealing":
-        usual = base.optim.schedule
-        usual = usual if isinstance(usual, InverseEpoch) else InverseEpoch()
-        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.read(f"{SCHED}.decay_rate", float, 0.5))
-        yield f"{SCHED}: warm-up and hold are counted in epochs, {schedule.warmup_epochs} and {schedule.hold_epochs}"
+        power = given.read(f"{SCHED}.decay_rate", float, 0.5)
+        schedule = WarmupHoldDecay(
+            peak_lr=rate, min_lr=least, warmup_updates=warmup, hold_updates=hold, decay="noam", power=power
+        )
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:
@@ -358,6 +357,12 @@ def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change 
     yield Change("optim", optim, tuple(f"{OPTIM}.{each}" for each in ("name", "betas", "weight_decay")), ", ")
     yield Change("optim.schedule", schedule, names, ", ")
     yield Change("training.ema.decay", given.read("exp_manager.ema.decay", float, 0.0), ("exp_manager.ema.decay",))
+
+
+def _steps(given: Given, stage: str) -> int:
+    """Returns the length of a stage of the schedule in updates, which may be given as a share of all updates."""
+    every = given.number(f"{SCHED}.max_steps", given.number("trainer.max_steps"))
+    return int(given.number(f"{SCHED}.{stage}_steps", given.read(f"{SCHED}.{stage}_ratio", float, 0.0) * every))
 
 
 def _trainer(given: Given) -> Iterator[Change | str]:

@@ -9,7 +9,20 @@ from typing import Any
 from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth, words
+from asr_jax.migration.rows import (
+    PART,
+    Absent,
+    Elsewhere,
+    NotNeeded,
+    Table,
+    To,
+    numbers,
+    one_of,
+    real,
+    text,
+    truth,
+    words,
+)
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -38,7 +51,7 @@ TABLE = Table({
     "--resume RESUME": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt CHECKPOINT": To("init.path", text),
     "--save_frequency SAVE_FREQUENCY": To("training.saving.every_epochs"),
-    "--keep_milestones": Absent("training.saving.milestones are updates: multiply by the updates of an epoch (plan)"),
+    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
     "--save_best_from": NotNeeded("the best checkpoint is kept from the first validation on"),
     "--eval_frequency EVAL_FREQUENCY": To("training.validation.every"),
     "--log_frequency": To("training.log_every"),

@@ -10,7 +10,7 @@ from typing import Any
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, numbers, one_of, real, text, truth
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.optim.optimizers import NEVER
@@ -52,7 +52,7 @@ TABLE = Table({
     "--no_save NO_SAVE": Absent("a run always saves; benchmark train and train --dry-run write nothing"),
     "--resume": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt": To("run_dir", text),
-    "--keep_milestones": Absent("training.saving.milestones are updates, which are not epochs"),
+    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
     "--cpu CPU": Elsewhere("train --device cpu"),
     "--min_loss_scale": To("training.loss_scale.floor", real),
     "--fp16_init_scale": To("training.loss_scale.initial", real),
