@@ -52,7 +52,9 @@ def experiment() -> Experiment:
         ),
         data=Data(
             train=("data/train.jsonl",),
-            tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=8704, sampling=0.05),
+            tokenizer=TokenizerSettings(
+                kind="sentencepiece", vocab_size=8704, sampling=0.05, normaliser="no_tags.v1+lower.v1"
+            ),
             filters=Filters(min_duration_s=0.05, max_duration_s=20.0),
             batching=Batching.planned(num_buckets=10, num_by_labels=2, seconds=1024.0, row_multiple=8),
             speeds=(1.0,),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from asr_jax.audio.distort import Babble, BackgroundNoise, NarrowBand
 from asr_jax.audio.ramp import Ramp
@@ -11,6 +12,7 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
+from asr_jax.losses.transducer import Since
 from asr_jax.migration.engine import Change, Given, Program, System
 from asr_jax.migration.rows import (
     PART,
@@ -20,7 +22,6 @@ from asr_jax.migration.rows import (
     Table,
     To,
     numbers,
-    one_of,
     real,
     text,
     truth,
@@ -36,8 +37,10 @@ FILE = NotNeeded("the file is one of the sources")
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 EOS = "evaluation has no strategy for an end of the utterance"
 BEAM = "evaluate RUN --decoding.{}"
-LATENCY = Absent("there is no measure of the emission latency")
-STAR = Absent("the penalty does not move: set model.heads.transducer.penalties.star and star_id")
+LEVELS = {
+    "identity": "", "scrub": "", "ascii": "ascii.v1", "digit_to_word": "ascii.v1", "lowercase": "english.v1",
+}  # fmt: skip
+"""Normalisers of CAIMAN-ASR's levels. Characters outside of the vocabulary are not removed, but counted."""
 OF_LR = "an update with non-finite values is voided, and training.limits.patience ends a run without progress"
 
 
@@ -118,15 +121,18 @@ TABLE = Table({
     "--val_audio_dir": To("data.validation", words),
     "--val_txt_dir": Absent("texts must be beside the audio, with the same names"),
     "--profiler": Elsewhere("train --profile 10:15"),
-    "--calculate_emission_latency --latency_head_offset --latency_tail_offset": LATENCY,
+    "--calculate_emission_latency": Elsewhere("evaluate RUN --latency ALIGNMENT"),
+    "--latency_head_offset --latency_tail_offset": Absent("head and tail latencies are not corrected by offsets"),
     "--breakdown_wer": Elsewhere("evaluate RUN --by"),
     "--breakdown_chars": Absent("--by groups utterances, not characters"),
-    "--sr_segment": Elsewhere("evaluate RUN --window-seconds"),
-    "--sr_overlap": Elsewhere("evaluate RUN --overlap-seconds"),
+    "--sr_segment": Elsewhere("evaluate RUN --state-resets"),
+    "--sr_overlap": NotNeeded("it is the second number of evaluate --state-resets"),
     "--delay_penalty": PART,
-    "--dp_initial_value --dp_final_value --dp_toggle_step --dp_wer_threshold": NotNeeded("they belong to wer_schedule"),
-    "--star_initial_value": STAR,
-    "--star_final_value --star_toggle_step --star_wer_threshold": NotNeeded("they move --star_initial_value"),
+    **{
+        f"--{penalty}_{name}": PART
+        for penalty in ("dp", "star")
+        for name in ("initial_value", "final_value", "toggle_step", "wer_threshold")
+    },
     "--eos_penalty": To(f"{HEAD}.penalties.eos", real),
     "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta": Absent(EOS, ("predict",)),
     "--prob_background_noise": PART,
@@ -156,7 +162,7 @@ TABLE = Table({
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
     "--cpu": Elsewhere("evaluate RUN --device cpu"),
     "--calculate_loss": To("training.validation.loss", truth),
-    "--nth_batch_only": Absent("data.max_validation_utterances limits evaluation"),
+    "--nth_batch_only": Absent("evaluate RUN --max-samples N limits evaluation"),
     # the YAML files
     "user_tokens.*": Elsewhere("tokenizer --user-defined-symbols"),
     "tokenizer.sentpiece_model": To("data.tokenizer.path", text),
@@ -167,14 +173,11 @@ TABLE = Table({
     "input_val.*": NotNeeded("validation uses the front-end of training without augmentation, and no filters"),
     f"{AUDIO}.sample_rate {FEATURES}.sample_rate": To("model.front_end.rate_hz"),
     f"{AUDIO}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
-    f"{AUDIO}.normalize_transcripts": To(
-        "data.tokenizer.normaliser",
-        one_of(identity="none", scrub="none", ascii="ascii.v1", digit_to_word="english.v1", lowercase="lower.v1"),
-    ),
+    f"{AUDIO}.normalize_transcripts": PART,
     f"{AUDIO}.standardize_wer {AUDIO}.error_rate": NotNeeded("it is for validation"),
     f"{AUDIO}.standardize_text": Absent("texts are normalised by data.tokenizer.normaliser alone"),
-    f"{AUDIO}.replacements": Absent("replace them in the manifests"),
-    f"{AUDIO}.remove_tags": Absent("tags such as <noise> have to be removed from the manifests"),
+    f"{AUDIO}.replacements": PART,
+    f"{AUDIO}.remove_tags": PART,
     f"{AUDIO}.max_duration": To("data.filters.max_duration_s", _longest),
     f"{AUDIO}.min_duration": To("data.filters.min_duration_s", real),
     f"{AUDIO}.max_transcript_len": To("data.filters.max_chars"),
@@ -244,14 +247,8 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield Change("training.precision", "f32" if given.read("--no_amp", truth, False) else "f16", ("--no_amp",))
     if not given.read("--no_amp", truth, False):
         yield "bf16 is as fast as float16 and needs no scaling of the loss: --training.precision bf16"
-    delay = given.get("--delay_penalty", "wer_schedule")
-    if delay == "wer_schedule":
-        yield (
-            "--delay_penalty wer_schedule: there is no penalty; when the WER is below 30 %, continue with "
-            f"--init-from RUN --{HEAD.replace('_', '-')}.penalties.delay 0.01"
-        )
-    else:
-        yield Change(f"{HEAD}.penalties.delay", given.read("--delay_penalty", float), ("--delay_penalty",))
+    yield from _penalties(given)
+    yield from _normaliser(given)
     if "--weights_init_scale" in given:
         scale = given.read("--weights_init_scale", float)
         yield Change("model.encoder.weight_scale", scale, ("--weights_init_scale",))
@@ -277,6 +274,51 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("data.speeds", ((slow + fast) / 2,), rates, ", ")
         yield Change("data.speed_jitter", (fast - slow) / 2, rates, ", ")
     yield from _augmentation(given)
+
+
+def _penalties(given: Given) -> Iterator[Change | str]:
+    place, delay = f"{HEAD}.penalties", given.get("--delay_penalty", "wer_schedule")
+    if delay == "wer_schedule":
+        names, value = _of_schedule("dp"), given.read("--dp_final_value", float, 0.01)
+        yield Change(f"{place}.delay", value, ("--delay_penalty", names[1]), ", ")
+        yield Change(
+            f"{place}.delay_since", _since(given, "dp", before=0.0, wer=0.3), ("--delay_penalty", *names), ", "
+        )
+    else:
+        yield Change(f"{place}.delay", given.read("--delay_penalty", float), ("--delay_penalty",))
+        yield Change(f"{place}.delay_since", Since(), ("--delay_penalty",))
+    if any(name in given for name in _of_schedule("star")):
+        names = _of_schedule("star")
+        yield Change(f"{place}.star", given.read("--star_final_value", float, 1.0), names, ", ")
+        yield Change(f"{place}.star_since", _since(given, "star", before=0.75, wer=0.2), names, ", ")
+        yield f"the star penalty has an effect with the id of its label: set {place}.star_id"
+
+
+def _of_schedule(penalty: str) -> tuple[str, ...]:
+    return tuple(f"--{penalty}_{name}" for name in ("initial_value", "final_value", "toggle_step", "wer_threshold"))
+
+
+def _since(given: Given, penalty: str, *, before: float, wer: float) -> Since:
+    first, _, step, threshold = _of_schedule(penalty)
+    return Since(given.read(first, float, before), given.read(threshold, float, wer), given.number(step))
+
+
+def _normaliser(given: Given) -> Iterator[Change | str]:
+    keys = tuple(f"{AUDIO}.{name}" for name in ("replacements", "remove_tags", "normalize_transcripts"))
+    if not any(key in given for key in keys):
+        return
+    pairs = [
+        tuple(quote(str(each[end]), safe=" ,;:!?'") for end in ("old", "new")) for each in given.get(keys[0]) or ()
+    ]
+    names = [f"replace:{old}={new}" for old, new in pairs]
+    names += ["no_tags.v1"] * given.read(keys[1], truth, True)
+    level = given.get(keys[2], "lowercase")
+    if level not in LEVELS or level == "digit_to_word":
+        yield f"{keys[2]} {level}: there is no such normaliser; {LEVELS.get(level) or 'none'} is used"
+    if pairs:
+        yield "replacements are made before the normaliser: their texts are those of the manifests"
+    names += [LEVELS[level]] if LEVELS.get(level) else []
+    yield Change("data.tokenizer.normaliser", "+".join(names) or "none", keys, ", ")
 
 
 def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:

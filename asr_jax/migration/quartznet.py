@@ -9,20 +9,8 @@ from typing import Any
 from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.engine import Change, Given, Program, System
-from asr_jax.migration.rows import (
-    PART,
-    Absent,
-    Elsewhere,
-    NotNeeded,
-    Table,
-    To,
-    numbers,
-    one_of,
-    real,
-    text,
-    truth,
-    words,
-)
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Table, To, one_of, real, text, truth, words
+from asr_jax.migration.rows import numbers as epochs
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -51,7 +39,7 @@ TABLE = Table({
     "--resume RESUME": NotNeeded("training into the folder of a run continues it; --fresh begins another one"),
     "--ckpt CHECKPOINT": To("init.path", text),
     "--save_frequency SAVE_FREQUENCY": To("training.saving.every_epochs"),
-    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
+    "--keep_milestones": To("training.saving.milestone_epochs", epochs),
     "--save_best_from": NotNeeded("the best checkpoint is kept from the first validation on"),
     "--eval_frequency EVAL_FREQUENCY": To("training.validation.every"),
     "--log_frequency": To("training.log_every"),
@@ -135,7 +123,7 @@ OF_INFERENCE = Table(
     {
         "--amp --fp16 AMP": Elsewhere("evaluate RUN --precision f16"),
         "--ema EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
-        "MAX_DURATION": Elsewhere("evaluate RUN --max-duration"),
+        "MAX_DURATION": Elsewhere("evaluate RUN --ignore-above"),
         "--ckpt CHECKPOINT": Elsewhere("import"),
     }
 )

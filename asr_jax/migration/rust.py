@@ -202,7 +202,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     if "--init-from" in given:
         yield Change("init.path", given.get("--init-from"), ("--init-from",))
         yield Change("init.new", ("heads_.*",))
-        yield "--init-from: checkpoints of Burn are not read; .safetensors with the names of another system are"
+        yield "--init-from: Burn's files have no names and are not read; .safetensors of Squeezeformer are"
 
 
 def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str]:

@@ -154,7 +154,7 @@ TABLE = Table({
     "FINETUNED_MODEL": Elsewhere("import"),
     "--steps NUM_STEPS NUM_REPEATS": Elsewhere("benchmark inference RUN --repeats"),
     "--warmup_steps NUM_WARMUP_STEPS NUM_WARMUP_REPEATS": Elsewhere("benchmark inference RUN --warm-up-repeats"),
-    "MAX_DURATION --max_duration": Elsewhere("evaluate RUN --max-duration"),
+    "MAX_DURATION --max_duration": Elsewhere("evaluate RUN --ignore-above"),
     "--save_predictions PREDICTION_FILE": Elsewhere("evaluate RUN --predictions"),
     "--save_logits LOGITS_FILE": Elsewhere("evaluate RUN --log-probs"),
     "--transcribe_wav --transcribe_filelist": Elsewhere("transcribe RUN"),
