@@ -326,8 +326,12 @@ def _data(given: Given, base: Experiment) -> Iterator[Change | str]:
 def _optimizer(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
     rate, (warmup, hold) = given.read(f"{OPTIM}.lr", float, 1e-3), (_steps(given, each) for each in ("warmup", "hold"))
     least, name = given.read(f"{SCHED}.min_lr", float, 0.0), given.get(f"{SCHED}.name", "")
-    keys = ("name", "warmup_steps", "warmup_ratio", "hold_steps", "hold_ratio", "min_lr", "decay_rate")
-    names: tuple[str, ...] = (f"{OPTIM}.lr", *(f"{SCHED}.{each}" for each in keys if f"{SCHED}.{each}" in given))
+    keys = ("warmup_steps", "warmup_ratio", "hold_steps", "hold_ratio", "min_lr", "decay_rate")
+    names: tuple[str, ...] = (
+        f"{SCHED}.name",
+        f"{OPTIM}.lr",
+        *(f"{SCHED}.{each}" for each in keys if f"{SCHED}.{each}" in given),
+    )
     if name == "NoamAnnealing":
         names = (*names, f"{SCHED}.d_model")
         peak = float(f"{rate * given.number(f'{SCHED}.d_model', encoder.dim) ** -0.5 * max(warmup, 1) ** -0.5:.6g}")

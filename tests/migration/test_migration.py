@@ -115,8 +115,9 @@ def test_milestones_and_schedules_in_updates():
     command = (
         "speech_to_text_ctc.py model.optim.sched.name=NoamHoldAnnealing model.optim.lr=0.002 trainer.max_steps=5000"
     )
+    encoder = "model.encoder._target_=nemo.SqueezeformerEncoder model.encoder.feat_in=64 model.encoder.n_layers=16"
     ratio = "model.optim.sched.warmup_ratio=0.1 model.optim.sched.hold_steps=2000 model.optim.sched.decay_rate=1.0"
-    schedule = experiment_of("nemo", f"{command} {ratio}").optim.schedule
+    schedule = experiment_of("nemo", f"{command} {encoder} model.encoder.d_model=144 {ratio}").optim.schedule
     assert (schedule.warmup_updates, schedule.hold_updates, schedule.decay) == (500, 2000, "noam")
     assert_close(float(schedule.build(RunLength(5000, 1))(3000)), 0.002 * 500 / 1000, rtol=1e-6)
 
