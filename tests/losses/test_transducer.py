@@ -247,11 +247,10 @@ def test_penalties_begin_with_a_word_error_rate_or_an_update():
         (10, np.inf, 0.1, 0.75), (10, 0.3, 0.1, 0.75), (10, 0.29, 0.7, 0.75), (20, 0.31, 0.1, 0.9), (50, 0.9, 0.7, 0.9),
         (None, np.inf, 0.7, 0.9),
     ):  # fmt: skip
-        values = late.values(step, jnp.float32(wer))
+        values = late.values(step if step is None else jnp.int32(step), jnp.float32(wer))
         assert_close([values["delay"], values["star"]], [delay, star], rtol=1e-6)
-        blank, label, labels = np.full((1, 3, 3), -1.0), np.full((1, 3, 2), -2.0), np.array([[1, 2]])
-        found = penalised(blank, label, np.array([3]), labels, late, values)
-        constant = penalised(blank, label, np.array([3]), labels, Penalties(delay=delay, star=star, star_id=2))
+        given = jnp.full((1, 3, 3), -1.0), jnp.full((1, 3, 2), -2.0), jnp.array([3]), jnp.array([[1, 2]])
+        found, constant = penalised(*given, late, values), penalised(*given, Penalties(delay, star=star, star_id=2))
         for ours, expected in zip(found, constant, strict=True):
             assert_close(ours, expected, rtol=1e-6)
     with pytest.raises(ValueError, match=r"star_since.before is 0.0: expected a probability above 0"):
