@@ -20,6 +20,7 @@ from asr_jax.pretrained.nemo import front_end_of, heads_of
 
 TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched", "model.spec_augment"
 ENCODER, DECODER, JOINT = "model.encoder", "model.decoder", "model.joint"
+OF_SCHEDULE = "warmup_steps warmup_ratio hold_steps hold_ratio min_lr decay_rate"
 WIDTHS = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
 LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
@@ -112,9 +113,7 @@ ROWS: Mapping[str, Row] = {
     "model.loss.*.clamp": Absent("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
     # training
     under(OPTIM, "name lr betas weight_decay eps"): PART,
-    under(SCHED, "name d_model warmup_steps min_lr decay_rate"): PART,
-    f"{SCHED}.warmup_ratio": Absent("set optim.schedule.warmup_updates"),
-    under(SCHED, "hold_steps hold_ratio"): Absent("set optim.schedule.hold_epochs"),
+    under(SCHED, f"name d_model {OF_SCHEDULE}"): PART,
     f"{SCHED}.max_steps": NotNeeded("the schedule ends with the run"),
     under(SCHED, "last_epoch monitor reduce_on_plateau"): UNREAD,
     "trainer.devices trainer.num_nodes trainer.val_check_interval": PART,
@@ -183,7 +182,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield from _augmentation(given)
     yield from _data(given)
     yield from _tokenizer(given, base)
-    yield from _schedule(given, base, encoder)
+    yield from _schedule(given, encoder)
     yield from _optimizer(given)
     yield from _trainer(given)
 
@@ -286,10 +285,16 @@ def _tokenizer(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield f"model.tokenizer.dir is not given: {tokenizer.vocab_size} labels are trained on the texts"
 
 
-def _schedule(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
-    rate, warmup = given.real(f"{OPTIM}.lr", 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
+def _steps(given: Given, stage: str) -> int:
+    """Returns the length of a stage of the schedule in updates, which may be given as a share of all updates."""
+    every = given.number(f"{SCHED}.max_steps", given.number("trainer.max_steps"))
+    return int(given.number(f"{SCHED}.{stage}_steps", given.real(f"{SCHED}.{stage}_ratio") * every))
+
+
+def _schedule(given: Given, encoder: Any) -> Iterator[Change | str]:
+    rate, warmup, hold = given.real(f"{OPTIM}.lr", 1e-3), _steps(given, "warmup"), _steps(given, "hold")
     least, name = given.real(f"{SCHED}.min_lr"), given.get(f"{SCHED}.name", "")
-    names = f"{SCHED}.name {OPTIM}.lr {SCHED}.warmup_steps {SCHED}.min_lr"
+    names = f"{SCHED}.name {OPTIM}.lr {under(SCHED, OF_SCHEDULE)}"
     if name == "NoamAnnealing":
         names += f" {SCHED}.d_model"
         width = given.number(f"{SCHED}.d_model", getattr(encoder, "dim", 0))
@@ -301,10 +306,10 @@ def _schedule(given: Given, base: Experiment, encoder: Any) -> Iterator[Change |
         share = float(f"{least / rate:.6g}")
         schedule = WarmupHoldDecay(peak_lr=rate, warmup_updates=warmup, decay="cosine", final_share=share)
     elif name == "NoamHoldAnnealing":
-        usual = base.optim.schedule
-        usual = usual if isinstance(usual, InverseEpoch) else InverseEpoch()
-        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.real(f"{SCHED}.decay_rate", 0.5))
-        yield f"{SCHED}: warm-up and hold are counted in epochs, {schedule.warmup_epochs} and {schedule.hold_epochs}"
+        power = given.real(f"{SCHED}.decay_rate", 0.5)
+        schedule = WarmupHoldDecay(
+            peak_lr=rate, min_lr=least, warmup_updates=warmup, hold_updates=hold, decay="noam", power=power
+        )
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:

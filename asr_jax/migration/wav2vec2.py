@@ -12,7 +12,21 @@ from asr_jax.config import Experiment, Init, model_of
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import OF_EXAMPLES
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, real, times, to, truth, words
+from asr_jax.migration.rows import (
+    PART,
+    Absent,
+    Elsewhere,
+    NotNeeded,
+    Row,
+    To,
+    numbers,
+    one_of,
+    real,
+    times,
+    to,
+    truth,
+    words,
+)
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.optim.optimizers import NEVER
@@ -50,7 +64,7 @@ ROWS: Mapping[str, Row] = {
     "NUM_WARMUP_EPOCHS|NUM_WARUP_EPOCHS": Elsewhere("benchmark train --warm-ups"),
     "--no_save|NO_SAVE": Absent("a run always saves; benchmark train and train --dry-run write nothing"),
     "--ckpt": "run_dir",
-    "--keep_milestones": Absent("training.saving.milestones are updates, which are not epochs"),
+    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
     "--cpu|CPU": Elsewhere("train --device cpu"),
     **to("training.loss_scale", "--min_loss_scale=floor --fp16_init_scale=initial"),
     "--fp32_transformer_layernorm|FP32_TRANSFORMER_LAYERNORM --fp32_mha_softmax|FP32_MHA_SOFTMAX "
@@ -111,7 +125,7 @@ ROWS: Mapping[str, Row] = {
     "FINETUNED_MODEL": Elsewhere("import"),
     "--steps|NUM_STEPS|NUM_REPEATS": Elsewhere("benchmark inference RUN --repeats"),
     "--warmup_steps|NUM_WARMUP_STEPS|NUM_WARMUP_REPEATS": Elsewhere("benchmark inference RUN --warm-up-repeats"),
-    "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --max-duration"),
+    "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --ignore-above"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
 }  # fmt: skip
 OF_EVALUATION: Mapping[str, Row] = {
