@@ -12,7 +12,7 @@ from asr_jax.config import Experiment
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
 from asr_jax.losses.transducer import Since
-from asr_jax.migration.changes import Change
+from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, real, to, truth, under
@@ -50,7 +50,9 @@ ROWS: Mapping[str, Row] = {
     "--randomize_first_n_epochs --no_amp --rsp_seq_len_freq --rsp_delay --delay_penalty --prob_train_narrowband "
     "--train_manifest_ratios|--train_manifests_ratios --relative_train_manifest_ratios --canary_exponent datasets.* "
     "--prob_background_noise --prob_babble_noise --noise_delay_steps --noise_ramp_steps --noise_initial_low "
-    "--noise_initial_high --noise_dataset --use_noise_audio_folder rnnt.enc_freeze": PART,
+    "--noise_initial_high --noise_dataset --use_noise_audio_folder": PART,
+    "rnnt.enc_freeze":
+        To("optim.freeze_updates", lambda value: (("encoder/.*", NEVER),) * truth(value) + (("rest", 0.0),)),
     "--weights_init_scale": To(f"model.encoder.weight_scale {HEAD}.prediction.weight_scale", real),
     "rnnt.joint_net_lr_factor":
         To("optim.lr_factors", lambda value: (("heads_transducer/output/.*", real(value)), ("rest", 1.0))),
@@ -153,7 +155,7 @@ DEFAULTS = (
     "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
     "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
     "--seed 1 --delay_penalty wer_schedule --prob_background_noise 0.25 --noise_delay_steps 4896 "
-    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
+    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 --canary_exponent 0.75 "
     "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
 )
 
@@ -180,8 +182,6 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     passing = StatePassing(tuple(map(float, lengths)), after=given.number("--rsp_delay", warmup + hold + 3 * half_life))
     of_delay = "--rsp_delay" if "--rsp_delay" in given else " ".join(usual)
     yield Change("training.pass_states", passing, f"--rsp_seq_len_freq {of_delay}")
-    if given.is_on("rnnt.enc_freeze"):
-        yield Change("optim.freeze_updates", (("encoder/.*", NEVER), ("rest", 0.0)), "rnnt.enc_freeze")
     if given.number("--eos_penalty"):
         yield f"--eos_penalty has an effect with the id of the token: set {HEAD}.penalties.eos_id"
     yield from speeds(given)
@@ -288,22 +288,42 @@ def _augmentation(given: Given) -> Iterator[Change | str]:
     if noise and given.is_on("--use_noise_audio_folder") and folder:
         made.append(BackgroundNoise(probability=noise, folder=folder, snr_db=ramp))
     elif noise:
-        yield f"background noise ({noise:g} of the utterances) needs recordings: add BackgroundNoise(folder=…)"
+        yield (
+            f"--prob_background_noise={noise:g}: there is no noise without recordings: add "
+            f"BackgroundNoise(probability={noise:g}, folder=…) to model.augment"
+        )
     if babble := given.real("--prob_babble_noise"):
         made.append(Babble(probability=babble, snr_db=replace(ramp, last=(15.0, 30.0))))
     if narrow := given.real("--prob_train_narrowband"):
         made.append(NarrowBand(probability=narrow))
         yield "NarrowBand is drawn for each utterance, not for each batch"
-    names = {"freq_masks": "num_freq_masks", "max_freq": "max_freq_bins", "time_masks": "num_time_masks"}
     fields: dict[str, Any] = {
-        ours: given.number(f"{SPEC}.{theirs}") for theirs, ours in names.items() if f"{SPEC}.{theirs}" in given
+        ours: given.number(f"{SPEC}.{theirs}") for ours, theirs in MASKS.items() if f"{SPEC}.{theirs}" in given
     }
     longest = given.number(f"{SPEC}.max_time", 0.03)
     fields |= {"max_width_share": longest} if longest < 1 else {"max_width_share": 1.0, "max_time_frames": longest}
     made.append(replace(SpecAugment.rnnt(), **fields))
-    yield Change("model.augment", tuple(made), " ".join(given.named(SPEC, "--prob_")))
+    yield Change("model.augment", tuple(made))
+    for each in made:
+        yield from parts(f"model.augment.{type(each).__name__}", each, ORIGINS[type(each)])
 
 
+MASKS = {"num_freq_masks": "freq_masks", "max_freq_bins": "max_freq", "num_time_masks": "time_masks"}
+RAMP = "--noise_delay_steps --noise_ramp_steps --noise_initial_low --noise_initial_high"
+ORIGINS: Mapping[type, dict[str, str]] = {
+    BackgroundNoise: {
+        "probability": "--prob_background_noise",
+        "folder": "--noise_dataset --use_noise_audio_folder",
+        "snr_db": RAMP,
+    },
+    Babble: {"probability": "--prob_babble_noise", "snr_db": RAMP},
+    NarrowBand: {"probability": "--prob_train_narrowband"},
+    SpecAugment: {
+        ours: f"{SPEC}.{theirs}"
+        for ours, theirs in (MASKS | {"max_width_share": "max_time", "max_time_frames": "max_time"}).items()
+    },
+}
+"""Names of the fields of the augmentations."""
 CAIMAN = System(
     "caiman",
     "CAIMAN-ASR",

@@ -14,7 +14,7 @@ from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, System
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, Table, To, real, to, truth, under, words
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
-from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
+from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
 from asr_jax.pretrained.nemo import front_end_of, heads_of
 

@@ -138,8 +138,10 @@ def _optimizer(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("optim", AdamW(b2=0.999, **shared), "--optimizer")
     elif name == "lamb98":
         yield Change("optim", LAMB(b2=0.98, eps=1e-9, **shared), "--optimizer")
-    elif name not in ("novograd", "fused_novograd"):
-        yield f"--optimizer {name} is not NVIDIA's: NovoGrad is kept"
+    else:
+        yield Change("optim", base.optim, "--optimizer")
+        if name not in ("novograd", "fused_novograd"):
+            yield f"--optimizer {name} is not NVIDIA's: NovoGrad is kept"
 
 
 def _augmentation(given: Given) -> Iterator[Change]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
-from asr_jax.migration.changes import Change
+from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import OF_EXAMPLES
 from asr_jax.migration.rows import (
@@ -224,11 +224,11 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     if "--output_dir" in given:
         yield Change("name", Path(given.get("--output_dir")).name, "--output_dir")
     yield from _one_each(given, "--adam_betas", "optim", "b1 b2")
-    yield _schedule(given, base)
+    yield from _schedule(given, base)
     yield from _of_finetuning(given, base) if _is_finetuning(given) else _of_pretraining(given, batches)
 
 
-def _schedule(given: Given, base: Experiment) -> Change:
+def _schedule(given: Given, base: Experiment) -> Iterator[Change]:
     schedule, updates = base.optim.schedule, max(given.number("--max_update", 1), 1)
     warmup, hold = given.number("--warmup_updates"), given.number("--hold_updates")
     is_exponential = given.get("--lr_policy") == "exp"
@@ -238,9 +238,13 @@ def _schedule(given: Given, base: Experiment) -> Change:
     fields: dict[str, Any] = {"warmup_share": warmup / updates, "hold_share": hold / updates}
     if not is_exponential:
         fields = {"warmup_updates": warmup, "hold_updates": hold, "power": given.real("--lr_poly_power", 1.0)}
-    other = "--max_update" if is_exponential else "--lr_poly_power"
-    names = f"--lr_policy --warmup_updates --hold_updates {other}"
-    return Change("optim.schedule", replace(schedule, **fields), names)
+    schedule = replace(schedule, **fields)
+    yield Change("optim.schedule", schedule, "--lr_policy")
+    for stage in ("warmup", "hold"):
+        names = {f"{stage}_updates": f"--{stage}_updates"}
+        names[f"{stage}_share"] = f"--{stage}_updates --max_update: {stage}_updates / max_update"
+        yield from parts("optim.schedule", schedule, names)
+    yield from parts("optim.schedule", schedule, {"power": "--lr_poly_power"})
 
 
 def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
@@ -250,7 +254,9 @@ def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
         yield Change("data.batching.max_rows", max(512, 8 * sub_batches))
     if glass := given.get("--hourglass_transformer"):
         before, (middle, factor), after = literal_eval(glass)
-        yield Change(f"{ENCODER}.hourglass", Hourglass(before, middle, factor, after), "--hourglass_transformer")
+        hourglass = Hourglass(before, middle, factor, after)
+        yield Change(f"{ENCODER}.hourglass", hourglass, "--hourglass_transformer")
+        yield from parts(f"{ENCODER}.hourglass", hourglass, {"factor": "--hourglass_transformer"})
     else:
         yield Change(f"{ENCODER}.hourglass", Hourglass(), "--encoder_layers")
     if "--final_dim" in given:
