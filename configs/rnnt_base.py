@@ -13,8 +13,8 @@ Recipe    LAMB; 1,632 updates of warm-up, 18,000 of hold, then half-lives of 10,
           3 % of an utterance each; a delay penalty of 0.01 once a validation has less than 30 % WER.
 Memory    --model.heads.transducer.split S (batch_split_factor) and --training.accumulate change memory and speed alone.
           The logits exist for a few frames at a time, so that the vocabulary has little influence on memory.
-Differs   Each utterance is normalised by its own statistics until `front_end` has statistics of the data set
-          (python -m asr_jax.feature_statistics), which streaming needs. Noise is added only if it is set.
+Differs   Each utterance is normalised by its own statistics until `front_end` has statistics of the data set (python -m
+          asr_jax.feature_statistics), which streaming needs. In this config: no noise is added.
 """
 
 from asr_jax.audio.presets import rnnt

@@ -87,9 +87,10 @@ def _differences(recipe: Path) -> list[str]:
     """Returns what a config of this package says about differences that do not depend on its own settings."""
     text = read_text(recipe).split('"""')[1]
     found = re.search(
-        rf"(?ms)^Differs +(.*?)(?=In this config|^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=In this config|^\w|\Z)",
+        rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)",
         text,
     )
     if not found:
         return []
-    return [f"configs/{recipe.name}: {' '.join((found[1] or found[2]).split())}"]
+    shared = " ".join((found[1] or found[2]).split()).partition(" In this config:")[0]
+    return [f"configs/{recipe.name}: {shared}"]

@@ -154,8 +154,8 @@ DEFAULTS = (
     "--min_lr 0.0004 --weight_decay 0.01 --clip_norm 1.0 --beta1 0.9 --beta2 0.999 --ema 0.999 "
     "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
     "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
-    "--seed 1 --delay_penalty wer_schedule --prob_background_noise 0.25 --noise_delay_steps 4896 "
-    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 --canary_exponent 0.75 "
+    "--seed 1 --delay_penalty wer_schedule --canary_exponent 0.75 --prob_background_noise 0.25 "
+    "--noise_delay_steps 4896 --noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
     "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
 )
 

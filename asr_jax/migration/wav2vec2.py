@@ -255,8 +255,9 @@ def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
     if glass := given.get("--hourglass_transformer"):
         before, (middle, factor), after = literal_eval(glass)
         hourglass = Hourglass(before, middle, factor, after)
-        yield Change(f"{ENCODER}.hourglass", hourglass, "--hourglass_transformer")
-        yield from parts(f"{ENCODER}.hourglass", hourglass, {"factor": "--hourglass_transformer"})
+        yield Change(f"{ENCODER}.hourglass", hourglass)
+        names = dict.fromkeys(("before", "middle", "factor", "after"), "--hourglass_transformer")
+        yield from parts(f"{ENCODER}.hourglass", hourglass, names)
     else:
         yield Change(f"{ENCODER}.hourglass", Hourglass(), "--encoder_layers")
     if "--final_dim" in given:
