@@ -85,6 +85,8 @@ class Saving:
     is that of its file or folder. limits.patience counts by the same."""
     milestones: tuple[PositiveInt, ...] = ()
     """Updates whose checkpoints are never deleted, if a checkpoint is saved after them."""
+    milestone_epochs: tuple[PositiveInt, ...] = ()
+    """Epochs at whose end a checkpoint is saved that is never deleted."""
 
 
 @settings

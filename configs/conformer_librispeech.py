@@ -8,8 +8,8 @@ Command   python -m asr_jax.train --config configs/conformer_librispeech.py
 Expected  WER 2.7 / 6.0 on test-clean / test-other with greedy decoding and no language model (NeMo's
           stt_en_conformer_ctc_large_ls; medium 3.0 / 7.3, small 3.4 / 8.8: docs/source/asr/data/scores/en/
           conformer_en.csv). Not yet measured with this package.
-          Differences: batch statistics are over valid frames only (`norm="batch_padded"` matches NeMo); evaluation uses
-          averaged parameters.
+          Differences: batch statistics are over valid frames only (`norm="batch_padded"` matches NeMo). In this config:
+          evaluation uses averaged parameters.
 Time      GPUs and hours are not published. NeMo's model cards mention several hundred epochs; its settings allow at
           most 1000.
 """

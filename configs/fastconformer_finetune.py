@@ -16,9 +16,9 @@ Expected  depends on the data. NeMo's stt_en_fastconformer_ctc_large starts with
           (docs/source/asr/data/scores/en/fastconformer_en.csv).
 Recipe    NVIDIA/NeMo examples/asr/conf/asr_finetune/speech_to_text_finetune.yaml at commit 8cfedd72: AdamW, 1e-4 after
           a warm-up of 5000 updates, cosine decay to 5e-6, 50 epochs.
-          Differences: a shorter warm-up, for runs with fewer updates; the batch size is in seconds of audio; gradients
-          are clipped at 1 (NeMo does not clip); norms and biases have no weight decay; parameters are averaged; the
-          loss is always the mean over labels, whatever the original model used.
+          Differences: the loss is always the mean over labels, whatever the original model used. In this config: a
+          shorter warm-up, for runs with fewer updates; the batch size is in seconds of audio; gradients are clipped at
+          1 (NeMo does not clip); norms and biases have no weight decay; parameters are averaged.
 Time      GPUs and hours are not published; they depend on the data.
 """
 

@@ -9,7 +9,7 @@ Expected  NeMo publishes no CTC model of this size that is trained on these 960 
           WER 2.1 / 4.2 on test-clean / test-other with greedy decoding (stt_en_fastconformer_ctc_large,
           docs/source/asr/data/scores/en/fastconformer_en.csv). Conformer-CTC large on 960 h has 2.7 / 6.0; both
           architectures have about the same accuracy (docs/source/asr/models.rst). Not yet measured with this package.
-          Differences: batch statistics are over valid frames only; evaluation uses averaged parameters.
+          Differences: batch statistics are over valid frames only. In this config: evaluation uses averaged parameters.
 Time      GPUs and hours are not published. NeMo's settings allow at most 1000 epochs. The encoder is about 2.4 times as
           fast as Conformer's (docs/source/asr/models.rst).
 """

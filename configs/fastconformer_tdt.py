@@ -7,9 +7,9 @@ Data      python scripts/prepare_librispeech.py --librispeech DIR
 Command   python -m asr_jax.train --config configs/fastconformer_tdt.py
           evaluate and transcribe use the transducer; --head ctc uses the CTC head
 Expected  NeMo publishes no such model that is trained on these 960 h only. Not yet measured with this package.
-          Differences: the share of the plain RNN-T loss (omega) is part of every batch's loss, while NeMo draws one of
-          the two losses for each batch; batch statistics are over valid frames only; evaluation uses averaged
-          parameters.
+          Differences: batch statistics are over valid frames only. In this config: the share of the plain RNN-T loss
+          (omega) is part of every batch's loss, while NeMo draws one of the two losses for each batch; evaluation uses
+          averaged parameters.
 Recipe    115.4 M parameters; durations 0 1 2 3 4; sigma 0.02, omega 0.1; 0.7 of the transducer's loss and 0.3 of CTC's;
           Noam's schedule with 10,000 updates of warm-up.
 Memory    --model.heads.transducer.split S computes the joint network and the loss for B/S utterances at a time, as

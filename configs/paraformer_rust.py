@@ -10,8 +10,8 @@ Expected  no error rate is published
 Time      not published
 Differs   The decoder is measured, and validation reports the CTC head beside it; inference averages the posteriors;
           norm statistics exclude padding; batches are shuffled; all labels of a batch have the same weight in the
-          losses; frames beside a boundary have the target 0.25, which the Rust trainer documents and does not
-          compute; the number of pieces is 128, because the Rust trainer does not state it.
+          losses; frames beside a boundary have the target 0.25, which the Rust trainer documents and does not compute.
+          In this config: the number of pieces is 128, because the Rust trainer does not state it.
 """
 
 import os

@@ -8,9 +8,10 @@ Command   python -m asr_jax.train --config configs/quartznet_librispeech.py
 Expected  WER 3.69 / 10.69 on test-clean / test-other with greedy decoding and averaged parameters, as published in
           NVIDIA's README for this recipe. Its eight seeds have 3.81 ± 0.10 / 10.73 ± 0.21, and 3.54 ± 0.07 /
           10.76 ± 0.15 on dev-clean / dev-other. Not yet measured with this package.
-          Differences: norms use the statistics of the valid frames of all GPUs (NVIDIA: of each GPU, with padding);
-          bfloat16 instead of float16; the learning rate is set before each update, not after it; the average quickly
-          forgets the initial parameters; validation sets keep the silence at their ends and have no dither.
+          Differences: norms use the statistics of the valid frames of all GPUs (NVIDIA: of each GPU, with padding); the
+          learning rate is set before each update, not after it; the average quickly forgets the initial parameters;
+          validation sets keep the silence at their ends and have no dither. In this config: bfloat16 instead of
+          float16.
 Time      34 hours on eight A100 80GB in mixed precision (NVIDIA). Fewer GPUs reproduce the results with a larger
           --training.accumulate and a smaller --data.batching.budget, if their product remains 1152 utterances
 Variants  --model.encoder.copies 1 or 2 is QuartzNet 5x5 or 10x5. NVIDIA's drop0.2 is --model.encoder.dropout 0.2

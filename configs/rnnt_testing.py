@@ -12,14 +12,12 @@ from pathlib import Path
 
 import asr_jax
 from asr_jax.config import Experiment
-from asr_jax.heads.transducer import Transducer
 from asr_jax.models.lstm import LSTMEncoder
-from asr_jax.nn.recurrent.prediction import LSTMPrediction
 
 
 def experiment() -> Experiment:
     base = asr_jax.load_config(Path(__file__).with_name("rnnt_base.py"))
-    head = Transducer(prediction=LSTMPrediction(512, num_layers=2), joint_dim=512)
+    head = replace(base.model.heads["transducer"], joint_dim=512)
     front_end = replace(base.model.front_end, window_ms=20.0)
     return replace(
         base,

@@ -15,8 +15,8 @@ Recipe    Its defaults: 500 epochs; AdamW (0.9, 0.999, eps 1e-5, weight decay 5e
           schedule of the examples, in steps, is WarmupHoldDecay(peak_lr=1e-3, warmup_updates=1000, decay="linear",
           decay_updates=20000, counts_from=1).
 Differs   Upsampled frames are in order; batches are shuffled; norm statistics exclude padding; the average starts with
-          the live parameters; the number of pieces is 128, as in the Python trainer, because the Rust trainer does not
-          state it.
+          the live parameters. In this config: the number of pieces is 128, as in the Python trainer, because the Rust
+          trainer does not state it.
 """
 
 from asr_jax.audio.distort import Gain, UniformNoise

@@ -19,10 +19,10 @@ Expected  depends on the data; no results are published for seed 003's trainer, 
 Recipe    seed 003, "Training With The Rust Burn Trainer" (RustedBytes/w2v-bert-uk at commit adec09e): AdamW with 1e-4,
           betas 0.9 and 0.999, weight decay 5e-4, no clipping. Its example has batches of 16 utterances, 5 epochs, bf16
           and rematerialisation of activations.
-          Differences: the learning rate falls linearly to 0 after 500 updates of warm-up (its warm-up of 20 epochs does
-          not end within 5 epochs); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; norms and biases have
-          no weight decay; parameters are averaged; the batch size is in seconds of audio; 5 % of the frames are masked,
-          the default of transformers (Wav2Vec2BertConfig.mask_time_prob).
+          In this config: the learning rate falls linearly to 0 after 500 updates of warm-up (its warm-up of 20 epochs
+          does not end within 5 epochs); eps 1e-8 instead of Burn's 1e-5; gradients are clipped at 1; norms and biases
+          have no weight decay; parameters are averaged; the batch size is in seconds of audio; 5 % of the frames are
+          masked, the default of transformers (Wav2Vec2BertConfig.mask_time_prob).
 Time      not published; it depends on the data
 """
 

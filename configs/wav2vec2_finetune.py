@@ -14,9 +14,9 @@ Recipe    NVIDIA/DeepLearningExamples PyTorch/SpeechRecognition/wav2vec2, script
 Expected  base_960h: WER 8.88 % on dev-other (NVIDIA's README, median of eight runs). The paper, on test-clean /
           test-other without a language model: base_960h 3.4 / 8.5, base_100h 6.1 / 13.3, vox_960h 2.2 / 4.5, vox_100h
           3.1 / 6.3. Not yet measured with this package.
-          Differences: bfloat16; recordings longer than 30 s are not used; the number of masked frames of an utterance
-          depends on its length (NVIDIA and the paper: the same number for all utterances of a GPU's batch, given by
-          the shortest one)
+          Differences: recordings longer than 30 s are not used; the number of masked frames of an utterance depends on
+          its length (NVIDIA and the paper: the same number for all utterances of a GPU's batch, given by the shortest
+          one). In this config: bfloat16.
 Time      base_960h: 6.5 hours on eight A100, after 48.1 hours of pre-training (NVIDIA)
 """
 

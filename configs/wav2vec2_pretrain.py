@@ -10,8 +10,8 @@ Command   [RECIPE=base_hourglass] python -m asr_jax.train --config configs/wav2v
 Expected  base_hourglass: the target is the most similar candidate for 63.3 % of the masked frames after 400,000 updates
           (NVIDIA's README; 49.1 ± 1.1 % after 50,000). Not yet measured with this package.
           Differences: utterances are padded, not cut to the shortest of their batch, and each has its own fraction of
-          masked frames; recordings of more than twice the length of a crop have several crops in an epoch; the
-          usage of codebooks is computed in each of 64 sub-batches (NVIDIA: in the last one); bfloat16.
+          masked frames; recordings of more than twice the length of a crop have several crops in an epoch; the usage of
+          codebooks is computed in each sub-batch (NVIDIA: in the last one). In this config: bfloat16.
 Time      48.1 hours on eight A100 80GB in mixed precision with a batch of 1.56 hours (NVIDIA). Fewer GPUs reproduce the
           results with --training.split N, for an N that divides --model.sub-batches
 Next      configs/wav2vec2_finetune.py --init-from RUN

@@ -15,8 +15,9 @@ Expected  WER on test-clean / test-other, as published for CTC alone (icefall pu
           checkpoints): M 2.52 / 6.02 (64.3 M parameters), S 2.85 / 6.89 (22.1 M), L 2.50 / 5.72 (147.0 M). That table
           does not state the number of epochs, and the CR-CTC paper trains plain CTC for twice as many epochs as CR-CTC;
           expect slightly higher WERs after the 50 epochs here. Not yet measured with this package.
-          Differences: bfloat16 instead of float16; an exponential moving average instead of the mean over the last
-          epochs; noise from MUSAN only if MUSAN is set below.
+          Differences: an exponential moving average instead of the mean over the last epochs, which python -m
+          asr_jax.average computes. In this config: bfloat16 instead of float16; noise from MUSAN only if MUSAN is set
+          below.
           configs/zipformer_cr_ctc.py is the better recipe.
 Time      67 minutes per epoch (2,880 h with three speeds) on four V100 for the transducer (icefall)
 """

@@ -18,8 +18,8 @@ Expected  WER on test-clean / test-other with greedy decoding, as published (ice
             M  2.12 / 4.62   64.3 M parameters, 4 V100 of 32 GB, 700 s each, average of the last 24 epochs
             L  2.03 / 4.37  147.0 M parameters, 2 A100 of 80 GB, 1400 s each, average of the last 26 epochs
           Not yet measured with this package.
-          Differences: bfloat16; an exponential moving average instead of the mean over the last epochs; noise from
-          MUSAN only if MUSAN is set below.
+          Differences: an exponential moving average instead of the mean over the last epochs, which python -m
+          asr_jax.average computes. In this config: bfloat16; noise from MUSAN only if MUSAN is set below.
 Time      not published. Each utterance is computed twice, so an epoch takes about twice as long as with
           configs/zipformer.py.
 """

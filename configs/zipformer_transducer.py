@@ -15,8 +15,9 @@ Command   python -m asr_jax.train --config configs/zipformer_transducer.py
 Expected  WER on test-clean / test-other with greedy decoding, as published (icefall's RESULTS.md; average of the last
           25 of 50 epochs): M 2.22 / 4.87 (65.5 M parameters); L with CR-CTC 1.90 / 3.96 (148.8 M, 2 × 1400 s of audio
           per batch). Not yet measured with this package.
-          Differences: bfloat16 instead of float16; an exponential moving average instead of the mean over the last
-          epochs; noise from MUSAN only if MUSAN is set below.
+          Differences: an exponential moving average instead of the mean over the last epochs, which python -m
+          asr_jax.average computes. In this config: bfloat16 instead of float16; noise from MUSAN only if MUSAN is set
+          below.
 Recipe    simple loss (scale 0.5, language part 0.25, acoustic part 0) and pruned loss (5 label positions), warmed up
           over 2,000 updates; prediction network of two labels; widths of 512. With CR_CTC, as published for L: CTC
           with a scale of 0.1, a consistency of 0.02, two views and 2.5 times the time masking.

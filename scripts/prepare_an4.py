@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from corpora.downloads import Archive, fetch, unpack
+from corpora.archives import unpack
 from corpora.preparation import entry, pairs_of, read_splits, write_splits
 
 from asr_jax.audio.io import write_flac
 from asr_jax.cli.command_line import run_command
+from asr_jax.core.downloads import Archive, fetch
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.options import parse
 from asr_jax.data.manifests.readers.fields import InvalidEntry

@@ -24,11 +24,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-from corpora.downloads import Archive, fetch, unpack
+from corpora.archives import unpack
 from corpora.preparation import entry, pairs_of, read_splits, write_splits
 from tyro.conf import arg
 
 from asr_jax.cli.command_line import run_command
+from asr_jax.core.downloads import Archive, fetch
 from asr_jax.core.errors import UserError
 from asr_jax.core.options import parse
 from asr_jax.data.manifests.readers.base import Entries

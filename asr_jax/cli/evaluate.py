@@ -36,10 +36,11 @@ from asr_jax.core.names import counted
 from asr_jax.core.options import given_flags
 from asr_jax.core.paths import UserPath
 from asr_jax.core.run_folder import EXPERIMENT
-from asr_jax.core.settings import NonNegativeInt, command_options
+from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
 from asr_jax.core.text_files import json_line, json_text, open_text, read_text
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import about_long, part_of
+from asr_jax.data.batching.sets import spread
 from asr_jax.data.manifests.identity import digest_of_recordings
 from asr_jax.data.manifests.inputs import described
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -82,6 +83,11 @@ class EvaluateOptions(JobOptions, BatchOptions, RecognitionOptions):
     """Folders of trained runs, or checkpoints."""
     data: Annotated[tuple[UserPath, ...], arg(metavar="MANIFEST …")]
     """Manifests to evaluate on, each as a set."""
+    ignore_above: Annotated[PositiveFloat | None, arg(metavar="S")] = None
+    """Duration in seconds above which utterances are not part of a set. Default: all are part of it, and longer audio
+    is computed in windows."""
+    max_samples: Annotated[NonNegativeInt, arg(metavar="N")] = 0
+    """Maximum number of utterances of each set, spread evenly over it; 0: all."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
     predictions: Annotated[Path | None, arg(metavar="OUT")] = None
@@ -133,7 +139,10 @@ def main(arguments: Sequence[str]) -> None:
         check_no_input(flag, out, options.data)
         check_writable(out, is_folder=is_folder)
     how = ReadOptions(texts_may_lack=not any(map(recognises, options.runs)), allow_pipes=options.allow_pipes)
-    utterances = {manifest: read_utterances([manifest], role="validation", options=how) for manifest in options.data}
+    utterances = {
+        manifest: chosen(read_utterances([manifest], role="validation", options=how), options)
+        for manifest in options.data
+    }
     job, digest, inputs = options.own_job, "", ""
     if job:
         checkpoints = [checkpoint_digest(run, options) for run in options.runs]
@@ -173,6 +182,24 @@ def main(arguments: Sequence[str]) -> None:
     conclude(results, by=options.by, out=options.json)
     if failed:
         raise RunError(f"{'; '.join(failed)}; the figures are complete")
+
+
+def chosen(utterances: Utterances, options: EvaluateOptions) -> Utterances:
+    """Returns the utterances of a set that --ignore-above and --max-samples leave, and prints their number.
+
+    Raises:
+        UserError: If none is left.
+    """
+    longest = options.ignore_above or np.inf
+    found = utterances.select(~(utterances.columns.duration_s[utterances.rows] > longest))  # NaN: it is not known
+    found = spread(found, options.max_samples)
+    if len(found) < len(utterances):
+        print(f"{len(found)} of {counted(len(utterances), 'utterance')} are evaluated", file=sys.stderr)
+    if len(utterances) and not len(found):
+        raise UserError(
+            f"--ignore-above {longest:g}: all {len(utterances)} utterances are longer; expected more seconds"
+        )
+    return found
 
 
 def conclude(results: Sequence[dict[str, Any]], *, by: str, out: Path | None) -> None:

@@ -32,7 +32,7 @@ class MigrateOptions:
     """Shell scripts and YAML files of one training; a command line stands after --, as in `-- EPOCHS=20 bash
     scripts/train.sh`."""
     of: Annotated[Literal["caiman", "quartznet", "wav2vec2", "rust", "nemo", "icefall"] | None, arg(name="from")] = None
-    """System of the sources. Default: the one that their names and words are of."""
+    """System of the sources. Default: the one whose names the sources have."""
     out: Annotated[Path | None, arg(metavar="CONFIG.py")] = None
     """Config to write. Default: only the report is printed."""
     ignore_unknown: bool = False
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> None:
 
     read = read_sources(options.sources, command)
     known = {system.name: system for system in SYSTEMS}
-    system = known[options.of] if options.of else detected(SYSTEMS, read.texts)
+    names = " ".join([*map(str, options.sources), *([shlex.join(command)] if command else [])])
+    system = known[options.of] if options.of else detected(SYSTEMS, read.texts, names)
     found = migrate(system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown)
     if found.recipe:
         found.differs.extend(_differences(_recipe(found.recipe)))
@@ -70,8 +71,7 @@ def main(arguments: Sequence[str]) -> None:
     if not options.out:
         print("\n--out CONFIG.py writes the config")
         return
-    sources = [*options.sources, *([shlex.join(command)] if command else [])]
-    write_whole(options.out, config_text(found, " ".join(sources)))
+    write_whole(options.out, config_text(found, names))
     if load_config(options.out) != found.experiment:
         raise AssertionError(f"{options.out} has other settings than the migration: this is a mistake of the program")
     flags = [line.result.removeprefix("train ") for line in found.lines if line.result.startswith("train --")]
@@ -84,11 +84,13 @@ def _recipe(name: str) -> Path:
 
 
 def _differences(recipe: Path) -> list[str]:
-    """Returns what a config of this package says about its differences from the published recipe."""
+    """Returns what a config of this package says about differences that do not depend on its own settings."""
     text = read_text(recipe).split('"""')[1]
-    found = re.search(rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)", text)
+    found = re.search(
+        rf"(?ms)^Differs +(.*?)(?=^(?:{HEADINGS})\b|\Z)|Differences: (.*?)(?=^\w|\Z)",
+        text,
+    )
     if not found:
         return []
-    clauses = " ".join((found[1] or found[2]).split()).split("; ")
-    others = [clause for clause in clauses if not clause.startswith("bfloat16")]  # the precision is migrated
-    return [f"configs/{recipe.name}: {'; '.join(others)}"]
+    shared = " ".join((found[1] or found[2]).split()).partition(" In this config:")[0]
+    return [f"configs/{recipe.name}: {shared}"]

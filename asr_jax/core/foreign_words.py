@@ -98,7 +98,7 @@ WORDS = {
     "max-checkpoints keep-nbest-models average-period avg num-to-keep",
     "--training.saving.keep-best": "save-top-k keep-best-checkpoints keep-nbest-models avg-checkpoints average-num "
     "val-best load-best-model-at-end",
-    "--training.saving.milestones": "keep-milestones",
+    "--training.saving.milestone-epochs": "keep-milestones",
     "--training.log-every": "logging-steps log-interval log-frequency log-every log-every-n-steps report-interval "
     "print-frequency train-logger-interval",
     "--training.limits.patience": "early-stopping-patience early-stopping patience early-stop",

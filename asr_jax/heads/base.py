@@ -16,6 +16,10 @@ from asr_jax.core.sums import Sum, Sums
 from asr_jax.losses.ctc import num_repeats
 from asr_jax.search.base import Decoding
 
+PROGRESS, LEAST_WER = "progress", "least_wer"
+"""Collection of Flax variables with the progress of training, which each head can read, and the variable in it: the
+least word error rate of the validations so far."""
+
 
 class Head(nn.Module):
     """Base class of head modules. Their parameter names are part of the checkpoint format."""
@@ -62,8 +66,13 @@ class Head(nn.Module):
         raise NotImplementedError
 
     @nn.nowrap
-    def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Returns values that change with the number of updates applied before, such as a temperature."""
+    def scheduled(self, step: Int[Array, ""], least_wer: Float[Array, ""]) -> dict[str, Float[Array, ""]]:
+        """Returns values that change during training, such as a temperature.
+
+        Args:
+            step: Number of updates applied before.
+            least_wer: Least word error rate of the validations before; infinite before the first one.
+        """
         return {}
 
     def initial_state(self, num_rows: int, decoding: Decoding) -> Tree:

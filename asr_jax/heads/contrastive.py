@@ -162,7 +162,7 @@ class ContrastiveHead(Head):
         return dict.fromkeys(terms, jnp.sum(mask * batch.weights[:, None]))
 
     @nn.nowrap
-    def scheduled(self, step: Int[Array, ""]) -> dict[str, Float[Array, ""]]:
+    def scheduled(self, step: Int[Array, ""], least_wer: Float[Array, ""]) -> dict[str, Float[Array, ""]]:
         return {"temperature": self.settings.quantizer.temperature(step)}
 
     def emit(self, encoded: Encoded) -> Frames:

@@ -18,7 +18,7 @@ from asr_jax.core.random_streams import GENERATOR, row_keys
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, between, settings
 from asr_jax.core.shapes import DimSize
 from asr_jax.core.sums import Sum, Sums
-from asr_jax.heads.base import LabelAxis, LabelHead, RecognisingHead, sum_counted
+from asr_jax.heads.base import LEAST_WER, PROGRESS, LabelAxis, LabelHead, RecognisingHead, sum_counted
 from asr_jax.kernels.implementations import preferred
 from asr_jax.kernels.transducer_joint.api import reason_against, transducer_joint
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
@@ -183,6 +183,7 @@ class TransducerHead(RecognisingHead):
         feasible = self.feasible(lengths, batch)
         weight = self.weight(lengths, batch)
         terms = {"infeasible": Sum(jnp.sum(jnp.where(feasible, 0.0, rows)), jnp.sum(rows))}
+        values = settings.penalties.values(step, self.get_variable(PROGRESS, LEAST_WER, jnp.array(jnp.inf)))
         keys = None
         if settings.dropout and step is not None:
             keys = jax.random.key_data(row_keys(self.make_rng("dropout"), len(rows)))
@@ -190,19 +191,27 @@ class TransducerHead(RecognisingHead):
         of_simple, of_loss = 1.0, 1.0
         if settings.pruning:
             of_simple, of_loss = self._factors(step)
-            simple = self._simple(frames, predicted, batch)
+            simple = self._simple(frames, predicted, batch, values)
             losses = lattice_loss(simple[0][None], simple[1][None], lengths, batch.token_lengths)
             terms["simple"] = Sum(of_simple * sum_counted(feasible, losses, rows), weight)
             size = min(settings.pruning.size, batch.tokens.shape[1] + 1)
             kept = occupancies(*simple, lengths, batch.token_lengths)
             starts = kept_positions(*kept, lengths, batch.token_lengths, size=size)
-        of_arcs, of_rnnt = self._arcs(projected, batch, lengths, keys, starts)
+        of_arcs, of_rnnt = self._arcs(projected, batch, lengths, keys, starts, values)
         losses = lattice_loss(*of_arcs, lengths, batch.token_lengths, self.arcs, settings.fast_emit)
         if settings.omega:
             plain = lattice_loss(*of_rnnt, lengths, batch.token_lengths, RNNT, settings.fast_emit)
             losses = (1 - settings.omega) * losses + settings.omega * plain
         terms["loss"] = Sum(of_loss * sum_counted(feasible, losses, rows), weight)
         return terms
+
+    def scheduled(self, step: Int[Array, ""], least_wer: Float[Array, ""]) -> dict[str, Float[Array, ""]]:
+        penalties = self.settings.penalties
+        values, since = (
+            penalties.values(step, least_wer),
+            {"delay": penalties.delay_since, "star": penalties.star_since},
+        )
+        return {f"{name}_penalty": values[name] for name, each in since.items() if each.wer or each.updates}
 
     def _factors(self, step: Int[Array, ""] | None) -> tuple[Any, Any]:
         """Returns the factors of the simple loss and of the pruned loss after `step` updates."""
@@ -214,7 +223,7 @@ class TransducerHead(RecognisingHead):
         return 1.0 - share * (1.0 - pruning.simple_scale), 0.1 + 0.9 * share
 
     def _simple(
-        self, frames: Frames, predicted: Float[Array, "B S D"], batch: Batch
+        self, frames: Frames, predicted: Float[Array, "B S D"], batch: Batch, values: Mapping[str, Any]
     ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
         """Returns the log-probabilities of the loss whose joint network is an addition."""
         assert self.settings.pruning
@@ -230,7 +239,7 @@ class TransducerHead(RecognisingHead):
             language_scale=pruning.language_scale,
             weights=weights,
         )
-        return penalised(*simple, frames.lengths, batch.tokens, self.settings.penalties)
+        return penalised(*simple, frames.lengths, batch.tokens, self.settings.penalties, values)
 
     def _arcs(
         self,
@@ -239,6 +248,7 @@ class TransducerHead(RecognisingHead):
         lengths: Int[Array, " B"],
         keys: UInt32[Array, "B 2"] | None,
         starts: Int[Array, "B T"] | None,
+        values: Mapping[str, Any],
     ) -> tuple[tuple[Float[Array, "K B T S"], Float[Array, "L B T U"]], Any]:
         """Returns the log-probabilities of all arcs, and those of RNN-T's arcs if `omega` is set, computed in tiles.
 
@@ -247,6 +257,7 @@ class TransducerHead(RecognisingHead):
             lengths: Number of frames of each row.
             keys: Data of the random key of each row for dropout. None: no dropout.
             starts: First label position that is kept at each frame. None: no pruning.
+            values: `Penalties.values`.
         """
         settings, arcs = self.settings, self.arcs
         kernel, bias = self.output_parameters()
@@ -261,7 +272,7 @@ class TransducerHead(RecognisingHead):
             blank, label = transducer_joint(
                 *given, lengths, batch.token_lengths, blank_id=self.blank_id, activation=settings.activation
             )
-            blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
+            blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties, values)
             return (blank[None], label[None]), None
         size = projected[1].shape[1] if starts is None else min(settings.pruning.size, projected[1].shape[1])  # type: ignore[union-attr]
 
@@ -308,7 +319,7 @@ class TransducerHead(RecognisingHead):
         blank, label = found
         if starts is not None:
             blank, label = pruned_log_probs(blank, label, starts, num_labels=batch.tokens.shape[1])
-        blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties)
+        blank, label = penalised(blank, label, lengths, batch.tokens, settings.penalties, values)
         return (blank[None], label[None]), None
 
     def _reason_against_kernels(self, *, drops: bool) -> str:

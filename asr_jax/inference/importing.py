@@ -62,8 +62,7 @@ def import_model(source: Path, out: Path, *, given: SuppliedParts = NOTHING) -> 
     Raises:
         UserError: If the model cannot be read, or the folder exists and is not empty.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} already exists: choose another --out, or delete it")
+    refuse_existing(out)
     published = _read_shared(source) if shared_weights(source) else read_published(source, given)
     experiment = _experiment(source, out, published)
     variables = _variables(source, experiment, published)
@@ -83,6 +82,16 @@ def import_model(source: Path, out: Path, *, given: SuppliedParts = NOTHING) -> 
         save_weights_alone(folder / CHECKPOINTS, updates, variables, meta)
         folder.replace(out)
     return _lines(source, out, published, variables)
+
+
+def refuse_existing(out: Path) -> None:
+    """Checks that a folder does not exist, or is empty.
+
+    Raises:
+        UserError: If it contains something.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} already exists: choose another --out, or delete it")
 
 
 def imported_run(source: Path) -> Path:

@@ -1,14 +1,43 @@
 """Log-probabilities of a transducer's arcs: penalties, and durations of TDT."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from asr_jax.core.settings import Finite, above, between, settings
+from asr_jax.core.settings import Finite, NonNegativeFloat, NonNegativeInt, above, between, settings
 from asr_jax.kernels.transducer_joint.reference import arc_log_probs
 from asr_jax.losses.lattice import Arcs
+
+
+@settings
+class Since:
+    """Time from which a penalty has its value; `before` holds until then. Without `wer` and `updates`, it is the start.
+
+    Source: CAIMAN-ASR 1.14, StepSchedule (`--delay_penalty wer_schedule`).
+    """
+
+    before: Finite = 0.0
+    """Value until then."""
+    wer: NonNegativeFloat = 0.0
+    """Word error rate, as a fraction, below which a validation begins the value, such as 0.3. The validation is that of
+    the parameters that evaluation uses, on all sets. 0: error rates have no effect."""
+    updates: NonNegativeInt = 0
+    """Number of updates after which the value holds in any case. 0: no such number."""
+
+    def value(self, value: float, step: Int[Array, ""] | None, least_wer: Float[Array, ""]) -> Any:
+        """Returns the penalty in an update; `value` itself outside of training (`step` is None).
+
+        Args:
+            step: Number of updates applied before.
+            least_wer: Least word error rate of the validations so far.
+        """
+        if step is None or not (self.wer or self.updates):
+            return value
+        begun = (least_wer < self.wer) | (step >= self.updates if self.updates else False)
+        return jnp.where(begun, value, self.before)
 
 
 @settings
@@ -22,17 +51,31 @@ class Penalties:
     """λ of the delay penalty in training and validation, in nats per frame, for models that recognise while audio
     arrives: λ · ((T - 1) / 2 - t) is added to the log-probability of each label at frame t of T, so that paths that
     emit labels early count more. It lowers the latency and may raise the error rate. The reported losses include it, as
-    in icefall, and can be negative. The paper uses 0.001 to 0.01; CAIMAN-ASR 0.01, once the error rate is below 30 %.
-    Differs from: icefall, which has no penalty during its warm-up: train without it at first, and continue with
-    --init-from."""
+    in icefall, and can be negative. The paper uses 0.001 to 0.01, CAIMAN-ASR 0.01."""
+    delay_since: Since = Since()
+    """Time from which `delay` holds, and the value before. CAIMAN-ASR: wer 0.3; icefall: the updates of its
+    warm-up."""
     eos: Finite = 0.0
     """λ of the same penalty for the label `eos_id` alone, in addition."""
     eos_id: Annotated[int, between(-1)] = -1
     """Id of the label that ends an utterance. -1: none."""
     star: Annotated[float, above(0, most=1)] = 1.0
     """Probability with which a frame is skipped after the label `star_id`, which stands for any missing text."""
+    star_since: Since = Since(before=1.0)
+    """Time from which `star` holds, and the value before. CAIMAN-ASR: before 0.75, wer 0.2."""
     star_id: Annotated[int, between(-1)] = -1
     """Id of the label that stands for missing text in partial transcripts. -1: none."""
+
+    def problems(self) -> Iterator[str]:
+        if not 0 < self.star_since.before <= 1:
+            yield f"star_since.before is {self.star_since.before}: expected a probability above 0, at most 1"
+
+    def values(self, step: Int[Array, ""] | None, least_wer: Float[Array, ""]) -> dict[str, Any]:
+        """Returns `delay` and `star` in an update; the arguments are those of `Since.value`."""
+        return {
+            "delay": self.delay_since.value(self.delay, step, least_wer),
+            "star": self.star_since.value(self.star, step, least_wer),
+        }
 
 
 NO_PENALTIES = Penalties()
@@ -44,6 +87,7 @@ def penalised(
     num_frames: Int[Array, " B"],
     labels: Int[Array, "B U"],
     penalties: Penalties,
+    values: Mapping[str, Any] | None = None,
 ) -> tuple[Float[Array, "B T S"], Float[Array, "B T U"]]:
     """Applies penalties to log-probabilities of arcs.
 
@@ -51,20 +95,22 @@ def penalised(
         blank: Log-probabilities of blanks.
         label: Log-probabilities of labels.
         num_frames: Number of valid frames of each row.
+        values: `Penalties.values`. None: those of `penalties`.
     """
     if penalties == NO_PENALTIES:
         return blank, label
+    delay, star = (values or vars(penalties))["delay"], (values or vars(penalties))["star"]
     ids = labels[:, None, : label.shape[2]]
     earliness = (num_frames[:, None, None] - 1) / 2 - jnp.arange(label.shape[1])[None, :, None]
-    label += (penalties.delay * earliness).astype(label.dtype)
+    label += (delay * earliness).astype(label.dtype)
     if penalties.eos_id >= 0:
         label += jnp.where(ids == penalties.eos_id, penalties.eos * earliness, 0).astype(label.dtype)
     if penalties.star_id >= 0:
         # The star itself is free apart from the delay penalty; after it, any frame is skipped at the same cost.
         is_star = ids == penalties.star_id
-        label = jnp.where(is_star, (penalties.delay * earliness).astype(label.dtype), label)
+        label = jnp.where(is_star, (delay * earliness).astype(label.dtype), label)
         after = jnp.pad(jnp.broadcast_to(is_star, label.shape), ((0, 0), (0, 0), (1, 0)))
-        blank = jnp.where(after, jnp.log(jnp.asarray(penalties.star, blank.dtype)), blank)
+        blank = jnp.where(after, jnp.log(jnp.asarray(star, blank.dtype)), blank)
     return blank, label
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from asr_jax.audio.distort import Babble, BackgroundNoise, NarrowBand
 from asr_jax.audio.ramp import Ramp
@@ -10,15 +11,24 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.data.batching.batching import Batching
 from asr_jax.data.batching.mixing import Mixing
-from asr_jax.migration.changes import Change
+from asr_jax.losses.transducer import Since
+from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
 
 HEAD, SPEC = "model.heads.transducer", "input_train.spec_augment"
 STATISTICS = Absent("front_end needs the statistics: python -m asr_jax.feature_statistics")
+DELAY = "--dp_initial_value --dp_final_value --dp_toggle_step --dp_wer_threshold"
+STAR = DELAY.replace("--dp", "--star")
+TEXTS = f"{AUDIO}.replacements {AUDIO}.remove_tags {AUDIO}.normalize_transcripts"
+LEVELS = {
+    "identity": "", "scrub": "", "ascii": "ascii.v1", "digit_to_word": "ascii.v1", "lowercase": "english.v1",
+    "False": "", "True": "english.v1",
+}  # fmt: skip
+"""Normalisers of CAIMAN-ASR's levels. Characters outside of the vocabulary are not removed, but counted."""
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 
 
@@ -40,7 +50,9 @@ ROWS: Mapping[str, Row] = {
     "--randomize_first_n_epochs --no_amp --rsp_seq_len_freq --rsp_delay --delay_penalty --prob_train_narrowband "
     "--train_manifest_ratios|--train_manifests_ratios --relative_train_manifest_ratios --canary_exponent datasets.* "
     "--prob_background_noise --prob_babble_noise --noise_delay_steps --noise_ramp_steps --noise_initial_low "
-    "--noise_initial_high --noise_dataset --use_noise_audio_folder rnnt.enc_freeze": PART,
+    "--noise_initial_high --noise_dataset --use_noise_audio_folder": PART,
+    "rnnt.enc_freeze":
+        To("optim.freeze_updates", lambda value: (("encoder/.*", NEVER),) * truth(value) + (("rest", 0.0),)),
     "--weights_init_scale": To(f"model.encoder.weight_scale {HEAD}.prediction.weight_scale", real),
     "rnnt.joint_net_lr_factor":
         To("optim.lr_factors", lambda value: (("heads_transducer/output/.*", real(value)), ("rest", 1.0))),
@@ -78,16 +90,13 @@ ROWS: Mapping[str, Row] = {
     "--val_from_dir": NotNeeded("the format of data is recognised"),
     "--val_txt_dir": Absent("texts must be beside the audio, with the same names"),
     "--profiler": Elsewhere("train --profile 10:15"),
-    "--calculate_emission_latency --latency_head_offset --latency_tail_offset":
-        Absent("there is no measure of the emission latency"),
+    "--calculate_emission_latency": Elsewhere("evaluate RUN --latency ALIGNMENT"),
+    "--latency_head_offset --latency_tail_offset": Absent("head and tail latencies are not corrected by offsets"),
     "--breakdown_wer": Elsewhere("evaluate RUN --by"),
     "--breakdown_chars": Absent("--by groups utterances, not characters"),
-    "--sr_segment": Elsewhere("evaluate RUN --window-seconds"),
-    "--sr_overlap": Elsewhere("evaluate RUN --overlap-seconds"),
-    "--dp_initial_value --dp_final_value --dp_toggle_step --dp_wer_threshold": NotNeeded("they belong to wer_schedule"),
-    "--star_initial_value":
-        Absent("the penalty does not move: set model.heads.transducer.penalties.star and star_id"),
-    "--star_final_value --star_toggle_step --star_wer_threshold": NotNeeded("they move --star_initial_value"),
+    "--sr_segment": Elsewhere("evaluate RUN --state-resets"),
+    "--sr_overlap": NotNeeded("it is the second number of evaluate --state-resets"),
+    f"{DELAY} {STAR} {TEXTS}": PART,
     "--eos_penalty": f"{HEAD}.penalties.eos",
     "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta":
         Absent("evaluation has no strategy for an end of the utterance", ("predict",)),
@@ -107,20 +116,15 @@ ROWS: Mapping[str, Row] = {
     "--keyword_boost_path": Elsewhere("evaluate RUN --decoding.fusion.hot-words"),
     "--override_ngram_path": f"{HEAD}.decoding.fusion.kenlm",
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
-    "--nth_batch_only": Absent("data.max_validation_utterances limits evaluation"),
+    "--nth_batch_only": Absent("evaluate RUN --max-samples N limits evaluation"),
     # the YAML files
     "user_tokens.*": Elsewhere("tokenizer --user-defined-symbols"),
     **to("data.tokenizer", "tokenizer.sentpiece_model=path tokenizer.sampling=sampling"),
     "tokenizer.labels": NotNeeded("training names characters of texts without a label"),
     "input_val.audio_dataset.standardize_wer": Elsewhere("evaluate RUN --normaliser whisper_english.v1"),
     "input_val.audio_dataset.error_rate": NotNeeded("word and character error rates are both computed"),
-    f"{AUDIO}.normalize_transcripts": To("data.tokenizer.normaliser", one_of(
-        identity="none", scrub="none", ascii="ascii.v1", digit_to_word="english.v1", lowercase="lower.v1",
-    )),
     f"{AUDIO}.standardize_wer {AUDIO}.error_rate": NotNeeded("it is for validation"),
     f"{AUDIO}.standardize_text": Absent("texts are normalised by data.tokenizer.normaliser alone"),
-    f"{AUDIO}.replacements": Absent("replace them in the manifests"),
-    f"{AUDIO}.remove_tags": Absent("tags such as <noise> have to be removed from the manifests"),
     f"{AUDIO}.max_duration": To("data.filters.max_duration_s", _longest),
     f"{AUDIO}.max_transcript_len": "data.filters.max_chars",
     f"{AUDIO}.speed_perturbation.p": Absent("every utterance has a random speed", (1.0,)),
@@ -150,8 +154,8 @@ DEFAULTS = (
     "--min_lr 0.0004 --weight_decay 0.01 --clip_norm 1.0 --beta1 0.9 --beta2 0.999 --ema 0.999 "
     "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
     "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
-    "--seed 1 --delay_penalty wer_schedule --prob_background_noise 0.25 --noise_delay_steps 4896 "
-    "--noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
+    "--seed 1 --delay_penalty wer_schedule --canary_exponent 0.75 --prob_background_noise 0.25 "
+    "--noise_delay_steps 4896 --noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
     "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
 )
 
@@ -170,25 +174,55 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield Change("training.precision", "f32" if given.is_on("--no_amp") else "f16", "--no_amp")
     if not given.is_on("--no_amp"):
         yield FLOAT16
-    if given.get("--delay_penalty", "wer_schedule") == "wer_schedule":
-        yield (
-            "--delay_penalty wer_schedule: there is no penalty; when the WER is below 30 %, continue with "
-            f"--init-from RUN --{HEAD.replace('_', '-')}.penalties.delay 0.01"
-        )
-    else:
-        yield Change(f"{HEAD}.penalties.delay", given.real("--delay_penalty"), "--delay_penalty")
+    yield from _penalties(given)
+    yield from _normaliser(given)
     lengths = given.read("--rsp_seq_len_freq", numbers, (99, 0, 1))
     usual = {"--warmup_steps": 1632, "--hold_steps": 18_000, "--half_life_steps": 10_880}
     warmup, hold, half_life = (given.number(name, steps) for name, steps in usual.items())
     passing = StatePassing(tuple(map(float, lengths)), after=given.number("--rsp_delay", warmup + hold + 3 * half_life))
     of_delay = "--rsp_delay" if "--rsp_delay" in given else " ".join(usual)
     yield Change("training.pass_states", passing, f"--rsp_seq_len_freq {of_delay}")
-    if given.is_on("rnnt.enc_freeze"):
-        yield Change("optim.freeze_updates", (("encoder/.*", NEVER), ("rest", 0.0)), "rnnt.enc_freeze")
     if given.number("--eos_penalty"):
         yield f"--eos_penalty has an effect with the id of the token: set {HEAD}.penalties.eos_id"
     yield from speeds(given)
     yield from _augmentation(given)
+
+
+def _penalties(given: Given) -> Iterator[Change | str]:
+    if given.get("--delay_penalty", "wer_schedule") == "wer_schedule":
+        yield from _by_wer(given, "delay", DELAY, (0.0, 0.01, 0.3), "--delay_penalty ")
+    else:
+        yield Change(f"{HEAD}.penalties.delay", given.real("--delay_penalty"), "--delay_penalty")
+        yield Change(f"{HEAD}.penalties.delay_since", Since(), "--delay_penalty")
+    if any(name in given for name in STAR.split()):
+        yield from _by_wer(given, "star", STAR, (0.75, 1.0, 0.2))
+        yield f"the star penalty has an effect with the id of its label: set {HEAD}.penalties.star_id"
+
+
+def _by_wer(
+    given: Given, penalty: str, names: str, usual: tuple[float, float, float], before: str = ""
+) -> Iterator[Change]:
+    """Yields a penalty that begins with a WER; `usual` has its first value, its last one and the WER."""
+    first, last, step, wer = names.split()
+    since = Since(given.real(first, usual[0]), given.real(wer, usual[2]), given.number(step))
+    yield Change(f"{HEAD}.penalties.{penalty}", given.real(last, usual[1]), before + last)
+    yield Change(f"{HEAD}.penalties.{penalty}_since", since, before + names)
+
+
+def _normaliser(given: Given) -> Iterator[Change | str]:
+    replacements, tags, levels = TEXTS.split()
+    if not given.named(*TEXTS.split()):
+        return
+    pairs = [[quote(str(each[end]), safe=" ,;:!?'") for end in ("old", "new")] for each in given.get(replacements, ())]
+    names = [f"replace:{old}={new}" for old, new in pairs]
+    names += ["no_tags.v1"] * given.read(tags, truth, True)
+    level = str(given.get(levels, "lowercase"))
+    if level not in LEVELS or level == "digit_to_word":
+        yield f"{levels} {level}: there is no such normaliser; {LEVELS.get(level) or 'none'} is used"
+    if pairs:
+        yield "replacements are made before the normaliser: their texts are those of the manifests"
+    names += [LEVELS[level]] if LEVELS.get(level) else []
+    yield Change("data.tokenizer.normaliser", "+".join(names) or "none", TEXTS)
 
 
 def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
@@ -254,22 +288,42 @@ def _augmentation(given: Given) -> Iterator[Change | str]:
     if noise and given.is_on("--use_noise_audio_folder") and folder:
         made.append(BackgroundNoise(probability=noise, folder=folder, snr_db=ramp))
     elif noise:
-        yield f"background noise ({noise:g} of the utterances) needs recordings: add BackgroundNoise(folder=…)"
+        yield (
+            f"--prob_background_noise={noise:g}: there is no noise without recordings: add "
+            f"BackgroundNoise(probability={noise:g}, folder=…) to model.augment"
+        )
     if babble := given.real("--prob_babble_noise"):
         made.append(Babble(probability=babble, snr_db=replace(ramp, last=(15.0, 30.0))))
     if narrow := given.real("--prob_train_narrowband"):
         made.append(NarrowBand(probability=narrow))
         yield "NarrowBand is drawn for each utterance, not for each batch"
-    names = {"freq_masks": "num_freq_masks", "max_freq": "max_freq_bins", "time_masks": "num_time_masks"}
     fields: dict[str, Any] = {
-        ours: given.number(f"{SPEC}.{theirs}") for theirs, ours in names.items() if f"{SPEC}.{theirs}" in given
+        ours: given.number(f"{SPEC}.{theirs}") for ours, theirs in MASKS.items() if f"{SPEC}.{theirs}" in given
     }
     longest = given.number(f"{SPEC}.max_time", 0.03)
     fields |= {"max_width_share": longest} if longest < 1 else {"max_width_share": 1.0, "max_time_frames": longest}
     made.append(replace(SpecAugment.rnnt(), **fields))
-    yield Change("model.augment", tuple(made), " ".join(given.named(SPEC, "--prob_")))
+    yield Change("model.augment", tuple(made))
+    for each in made:
+        yield from parts(f"model.augment.{type(each).__name__}", each, ORIGINS[type(each)])
 
 
+MASKS = {"num_freq_masks": "freq_masks", "max_freq_bins": "max_freq", "num_time_masks": "time_masks"}
+RAMP = "--noise_delay_steps --noise_ramp_steps --noise_initial_low --noise_initial_high"
+ORIGINS: Mapping[type, dict[str, str]] = {
+    BackgroundNoise: {
+        "probability": "--prob_background_noise",
+        "folder": "--noise_dataset --use_noise_audio_folder",
+        "snr_db": RAMP,
+    },
+    Babble: {"probability": "--prob_babble_noise", "snr_db": RAMP},
+    NarrowBand: {"probability": "--prob_train_narrowband"},
+    SpecAugment: {
+        ours: f"{SPEC}.{theirs}"
+        for ours, theirs in (MASKS | {"max_width_share": "max_time", "max_time_frames": "max_time"}).items()
+    },
+}
+"""Names of the fields of the augmentations."""
 CAIMAN = System(
     "caiman",
     "CAIMAN-ASR",

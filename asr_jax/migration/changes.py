@@ -1,6 +1,7 @@
 """Changes of settings that values of another system make."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -21,6 +22,8 @@ class Change(NamedTuple):
     """First spellings of the names from whose values it is computed, with spaces or with " × " between them."""
     shown: Sequence[str] | None = None
     """Names that the comment has. None: all of `names`."""
+    formula: str = ""
+    """Formula of the value, for the comment."""
 
     @property
     def origins(self) -> list[str]:
@@ -53,8 +56,23 @@ def comments_on(experiment: Experiment, changes: Sequence[Change], values: Mappi
         shown = [values[name] for name in (change.origins if change.shown is None else change.shown) if name in values]
         if shown:
             texts = [str(each._replace(name=".".join(each.name.split(".")[-2:]))) for each in shown]
-            comments[located(experiment, change.field)[0]] = (" × " if "×" in change.names else ", ").join(texts)
+            text = (" × " if "×" in change.names else ", ").join(texts) + f": {change.formula}" * bool(change.formula)
+            comments[located(experiment, change.field)[0]] = text
     return comments
+
+
+def parts(field: str, settings: Any, names: Mapping[str, str]) -> Iterator[Change]:
+    """Yields a change of each field of settings to the value that it has, so that the config shows values as given.
+
+    Args:
+        field: Dotted name of the settings.
+        names: Names of the other system, as `Change.names`, by the names of fields. Fields that the settings do not
+            have are left out. A formula may follow a name after a colon.
+    """
+    for name, origins in names.items():
+        with suppress(KeyError):
+            origins, _, formula = origins.partition(": ")
+            yield Change(f"{field}.{name}", located(settings, name)[1], origins, formula=formula)
 
 
 def located(settings: Any, field: str) -> tuple[str, Any]:

@@ -41,14 +41,11 @@ class Given:
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
-        self.asked = set[str]()
-        """Names whose values were asked for."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
         return self.values[name].value if name in self.values else default
 
     def read(self, name: str, how: Read, default: Any = None) -> Any:
@@ -57,7 +54,6 @@ class Given:
         Raises:
             UserError: If the conversion fails.
         """
-        self.asked.add(name)
         return self.values[name].read(how) if name in self.values else default
 
     def number(self, name: str, default: float = 0) -> Any:
@@ -176,14 +172,14 @@ def migrate(
     changes += [each for each in derived if isinstance(each, Change)]
     experiment, absent = applied(base, changes)
     made = [each for each in {each.field: each for each in changes}.values() if each.field not in absent]
+    notes += [each for each in derived if isinstance(each, str)]
     lines = list[Line]()
     for name, value in values.items():
         lost = [each.field for each in changes if each.field in absent and name in each.origins]
-        ending = _result(name, given, made, experiment)
+        ending = _result(name, given, made, experiment, notes)
         if lost:
             ending = ("refused" if given.is_explicit(name) else "not needed", f"configs/{recipe}.py has no {lost[0]}")
         lines.append(_line(value, table, ending))
-    notes += [each for each in derived if isinstance(each, str)]
     return Migration(system, recipe, experiment, comments_on(experiment, made, values), lines, notes)
 
 
@@ -194,7 +190,8 @@ def _program(system: System, called: Sequence[str]) -> Program:
         known = ", ".join(each.names for each in system.programs).replace(" /", " ")
         raise UserError(f"{called[-1]} is no program of {system.title} that can be migrated: expected {known}")
     # an outer script of another kind, such as a benchmark, calls the training script
-    return next((each for each in reversed(found) if each.command), found[0] if found else Program(""))
+    usual = system.programs[0] if len(system.programs) == 1 else Program("")
+    return next((each for each in reversed(found) if each.command), found[0] if found else usual)
 
 
 def _merged(table: Table, program: Program, sources: Sources) -> tuple[dict[str, Value], dict[str, str]]:
@@ -218,13 +215,20 @@ def _merged(table: Table, program: Program, sources: Sources) -> tuple[dict[str,
     return values, unknown
 
 
-def _result(name: str, given: Given, changes: Sequence[Change], experiment: Experiment) -> tuple[str, str]:
+def _result(
+    name: str, given: Given, changes: Sequence[Change], experiment: Experiment, notes: Sequence[str]
+) -> tuple[str, str]:
     """Returns what became of a value that settings are computed from: the kind of its line, and the settings."""
-    fields = dict.fromkeys(change.field for change in changes if name in change.origins)
-    if not fields and name not in given.asked:
-        return "not needed", "it has no effect beside the other values"
-    settings = [f"{field} = {short(located(experiment, field)[1])}" for field in fields]
-    return "mapped" if given.is_explicit(name) else "default", "; ".join(settings) or "as in the recipe"
+    fields = list(dict.fromkeys(change.field for change in changes if name in change.origins))
+    own = [field for field in fields if not any(other.startswith(f"{field}.") for other in fields)]
+    kind = "mapped" if given.is_explicit(name) else "default"
+    if own:
+        return kind, "; ".join(f"{field} = {short(located(experiment, field)[1])}" for field in own)
+    if is_off(given.get(name)):
+        return "not needed", "it is off"
+    if any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w.-])", note) for note in notes):
+        return kind, "see What differs"
+    return "not needed", "it has no effect beside the other values"
 
 
 OF_TRAINING = ("not needed", "it is a setting of training, and no argument of this command")
@@ -248,15 +252,17 @@ def _line(value: Value, table: Table, mapped: tuple[str, str] = OF_TRAINING) -> 
     return Line(str(value), kind, result)
 
 
-def detected(systems: Sequence[System], texts: str) -> System:
-    """Returns the system that the sources are of.
+def detected(systems: Sequence[System], texts: str, sources: str) -> System:
+    """Returns the system that the texts of the sources are of; `sources` names them in messages.
 
     Raises:
         UserError: If none or several match.
     """
     found = [system for system in systems if re.search(system.mark, texts)]
     if len(found) != 1:
-        names = ", ".join(system.name for system in found) or "none"
-        known = "|".join(system.name for system in systems)
-        raise UserError(f"the sources may be of {names}: expected --from {known}")
+        names, known = (" and ".join(each.name for each in of) for of in (found, systems))
+        known = known.replace(" and ", "|")
+        if not found:
+            raise UserError(f"no known system was recognised in {sources}: expected sources of one, or --from {known}")
+        raise UserError(f"{sources}: names of {names} were found: expected --from {known}")
     return found[0]

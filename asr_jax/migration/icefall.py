@@ -91,8 +91,9 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     if "--manifest-dir" in given:
         yield Change("data.train", (given.get("--manifest-dir"),), "--manifest-dir")
         yield "data.train: lhotse's cuts of recordings are read; of precomputed features, the recordings are needed"
-    elif is_mini or not given.is_on("--full-libri"):
-        path = base.data.train[0].replace("train-960", "train-clean-5" if is_mini else "train-clean-100")
+    else:
+        name = "train-clean-5" if is_mini else "train-960" if given.is_on("--full-libri") else "train-clean-100"
+        path = base.data.train[0].replace("train-960", name)
         yield Change("data.train", (path,), "--full-libri --mini-libri")
 
 
@@ -134,8 +135,10 @@ def _augmentation(given: Given) -> Iterator[Change | str]:
     else:
         yield Change("model.augment", (), "--enable-spec-aug")
     if given.is_on("--enable-musan"):
-        yield "noise needs a folder: add BackgroundNoise(probability=0.5, folder=MUSAN, …), as in configs/zipformer.py"
-    yield "the mean of the last epochs is python -m asr_jax.average; training has an exponential moving average"
+        yield (
+            "--enable-musan: there is no noise without recordings: add BackgroundNoise(probability=0.5, "
+            "folder=MUSAN, …) to model.augment, as in configs/zipformer.py"
+        )
 
 
 ICEFALL = System(

@@ -1,6 +1,6 @@
 """NeMo's YAML files of CTC models and transducers (examples/asr/conf at commit 8cfedd72), and Hydra's overrides."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,25 +10,67 @@ from asr_jax.config import Experiment, model_of
 from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Transducer
-from asr_jax.migration.changes import Change
-from asr_jax.migration.engine import Given, System
+from asr_jax.migration.changes import Change, parts
+from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, Table, To, real, to, truth, under, words
 from asr_jax.optim.optimizers import EVERYTHING, AdamW, NovoGrad
-from asr_jax.optim.schedules import InverseEpoch, WarmupHoldDecay
+from asr_jax.optim.schedules import WarmupHoldDecay
 from asr_jax.pretrained import conformer, quartznet, squeezeformer_nemo
 from asr_jax.pretrained.nemo import front_end_of, heads_of
 
 TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched", "model.spec_augment"
 ENCODER, DECODER, JOINT = "model.encoder", "model.decoder", "model.joint"
+OF_SCHEDULE = "warmup_steps warmup_ratio hold_steps hold_ratio min_lr decay_rate"
 WIDTHS = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
 LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
-DONE = NotNeeded("the trainer does it")
+VALIDATION = NotNeeded("validation reads data.validation in order, without filters, in batches as large as training's")
+DONE = NotNeeded("the trainer shuffles, normalises and moves batches to the devices by itself")
 KERNELS = NotNeeded("XLA chooses the kernels of attention (training.kernels)")
-LIGHTNING = NotNeeded("the trainer has no callbacks, and always saves and logs")
+SAVING = NotNeeded("a run always saves checkpoints (training.saving)")
+LOGGING = NotNeeded("a run always prints lines and writes RUN/events.jsonl and RUN/tensorboard")
+RESUMING = NotNeeded("training into the folder of a run continues it; --fresh begins another one")
+SENT = NotNeeded("python -m asr_jax.observe.forward sends the events of a run to Weights & Biases or MLflow")
+SPLIT = NotNeeded("model.heads.transducer.split computes the joint network and the loss in parts")
 UNREAD = NotNeeded("it has an effect on other models or on inference alone")
 
 
+def _fields(section: str, pairs: str) -> dict[str, str]:
+    """Returns the keys of a section by the names of fields, from pairs as in d_model=dim."""
+    return {name: f"{section}.{key}" for key, name in (pair.split("=") for pair in pairs.split())}
+
+
+FIELDS = _fields(ENCODER,
+    "feat_in=num_mels n_layers=num_layers d_model=dim n_heads=num_heads subsampling=subsampling "
+    "subsampling_factor=subsampling_factor subsampling_conv_channels=subsampling_channels causal_downsampling=causal "
+    "self_attention_model=positions xscaling=scale_input conv_kernel_size=kernel_size conv_norm_type=norm "
+    "dropout=dropout dropout_pre_encoder=input_dropout dropout_emb=position_dropout dropout_att=attention_dropout "
+    "use_bias=use_bias adaptive_scale=adaptive_scale time_reduce_idx=reduce_at time_recovery_idx=recover_at "
+    "activation=activation",
+) | {
+    "feedforward_dim": f"{ENCODER}.d_model {ENCODER}.ff_expansion_factor: d_model · ff_expansion_factor",
+    "contexts": f"{ENCODER}.att_context_size {ENCODER}.att_context_style",
+    "tied_biases": f"{ENCODER}.untie_biases: not untie_biases",
+}  # fmt: skip
+FIELDS_OF_FRONT_END = _fields("model.preprocessor",
+    "sample_rate=rate_hz features=num_mels window_size=window_ms window_stride=hop_ms window=window n_fft=fft_length "
+    "lowfreq=low_hz highfreq=high_hz preemph=preemphasis log_zero_guard_value=log_guard dither=dither normalize=then",
+)  # fmt: skip
+FIELDS_OF_HEADS = {
+    "transducer": _fields(DECODER,
+        "prednet.pred_hidden=prediction.dim prednet.pred_rnn_layers=prediction.num_layers "
+        "prednet.dropout=prediction.dropout",
+    ) | _fields(JOINT, "jointnet.joint_hidden=joint_dim jointnet.activation=activation jointnet.dropout=dropout")
+    | _fields("model.loss", "tdt_kwargs.durations=durations tdt_kwargs.sigma=sigma tdt_kwargs.omega=omega") | {
+        "weight_by": "model.rnnt_reduction",
+        "split": f"{TRAIN}.batch_size {JOINT}.fused_batch_size: batch_size / fused_batch_size",
+        "scale": "model.aux_ctc.ctc_loss_weight: 1 - ctc_loss_weight",
+        "decoding.max_symbols": "model.decoding.greedy.max_symbols model.decoding.greedy.max_symbols_per_step",
+    },
+    "ctc": {
+        "weight_by": "model.ctc_reduction model.aux_ctc.ctc_reduction", "scale": "model.aux_ctc.ctc_loss_weight",
+    },
+}  # fmt: skip
 PRECISIONS: Mapping[str, str] = {"16": "f16", "bf16": "bf16", "16-mixed": "f16", "bf16-mixed": "bf16"}
 
 
@@ -69,7 +111,7 @@ ROWS: Mapping[str, Row] = {
     under(TRAIN, "bucketing_strategy use_lhotse use_bucketing bucket_buffer_size shuffle_buffer_size lhotse "
           "quadratic_duration bucket_duration_bins skip_missing_manifest_entries shard_seed cut_into_windows_duration "
           "concat_sampling_technique concat_sampling_temperature concat_shuffle pad_min_duration"): LHOTSE,
-    "model.validation_ds.*": NotNeeded("validation has batches as large as training, and no filters"),
+    "model.validation_ds.*": VALIDATION,
     "model.test_ds.*": NotNeeded("python -m asr_jax.evaluate RUN --data … evaluates other sets"),
     "model.tokenizer.dir": PART,
     "model.tokenizer.type": Absent("tokenizers are of SentencePiece or characters", ("bpe",)),
@@ -96,11 +138,12 @@ ROWS: Mapping[str, Row] = {
         Absent("there is no attention to a sliding window", (1, -1)),
     under(DECODER, "_target_ vocabulary normalization_mode blank_as_pad context_size prednet.pred_hidden "
           "prednet.pred_rnn_layers prednet.rnn_hidden_size prednet.dropout"): PART,
-    under(DECODER, "feat_in num_classes random_state_sampling prednet.t_max"): WIDTHS,
+    under(DECODER, "feat_in num_classes"): WIDTHS,
+    under(DECODER, "random_state_sampling prednet.t_max"): Absent("the prediction network begins with zeros"),
     under(JOINT, "_target_ num_extra_outputs jointnet.joint_hidden jointnet.activation jointnet.dropout "
           "fused_batch_size"): PART,
-    under(JOINT, "log_softmax preserve_memory fuse_loss_wer experimental_fuse_loss_wer jointnet.encoder_hidden "
-          "jointnet.pred_hidden"): WIDTHS,
+    under(JOINT, "log_softmax preserve_memory fuse_loss_wer experimental_fuse_loss_wer"): SPLIT,
+    under(JOINT, "jointnet.encoder_hidden jointnet.pred_hidden"): WIDTHS,
     under("model.decoding", "model_type durations greedy.max_symbols greedy.max_symbols_per_step"): PART,
     "model.decoding.*": NotNeeded("validation is greedy; evaluate RUN --decoding.kind beam has a beam"),
     "model.aux_ctc.ctc_loss_weight model.aux_ctc.ctc_reduction": PART,
@@ -112,9 +155,7 @@ ROWS: Mapping[str, Row] = {
     "model.loss.*.clamp": Absent("gradients of the joint are not clamped; optim.clip value clips all", (-1.0,)),
     # training
     under(OPTIM, "name lr betas weight_decay eps"): PART,
-    under(SCHED, "name d_model warmup_steps min_lr decay_rate"): PART,
-    f"{SCHED}.warmup_ratio": Absent("set optim.schedule.warmup_updates"),
-    under(SCHED, "hold_steps hold_ratio"): Absent("set optim.schedule.hold_epochs"),
+    under(SCHED, f"name d_model {OF_SCHEDULE}"): PART,
     f"{SCHED}.max_steps": NotNeeded("the schedule ends with the run"),
     under(SCHED, "last_epoch monitor reduce_on_plateau"): UNREAD,
     "trainer.devices trainer.num_nodes trainer.val_check_interval": PART,
@@ -131,10 +172,24 @@ ROWS: Mapping[str, Row] = {
     "exp_manager.resume_from_checkpoint": Elsewhere("train --run-dir"),
     "exp_manager.max_time_per_run": Elsewhere("train --training.limits.max-hours"),
     "exp_manager.ema.decay": "training.ema.decay",
-    "trainer.* exp_manager.*": LIGHTNING,
+    "exp_manager.checkpoint_callback_params.mode": NotNeeded("it belongs to monitor"),
+    "exp_manager.checkpoint_callback_params.always_save_nemo":
+        NotNeeded("python -m asr_jax.export RUN --to nemo writes a .nemo file"),
+    "exp_manager.resume_if_exists exp_manager.resume_ignore_no_checkpoint": RESUMING,
+    "trainer.enable_checkpointing exp_manager.create_checkpoint_callback": SAVING,
+    "trainer.logger trainer.enable_progress_bar exp_manager.create_tensorboard_logger": LOGGING,
+    "exp_manager.create_wandb_logger exp_manager.wandb_logger_kwargs.*": SENT,
+    "trainer.accelerator": NotNeeded("JAX finds the devices; train --device selects their kind"),
+    "trainer.strategy trainer.strategy.* trainer.use_distributed_sampler":
+        NotNeeded("every batch is split over all devices (docs/several-machines.md)"),
+    "trainer.benchmark": NotNeeded("XLA chooses kernels when it compiles"),
+    "trainer.deterministic": NotNeeded("a run is equal bit for bit when it is resumed"),
+    "trainer.num_sanity_val_steps": NotNeeded("every shape is compiled before the first update"),
+    "trainer.check_val_every_n_epoch": Absent("set training.validation.every, in updates", (1,)),
+    "trainer.* exp_manager.*": Absent("the trainer has no such setting"),
     "hydra.*": NotNeeded("the folder of the run is run_dir"),
 }  # fmt: skip
-MODELS = {
+MODELS: Mapping[str, tuple[Callable[[dict[str, Any], Path], Any], str]] = {
     "ConformerEncoder": (conformer.settings_of_nemo, "conformer_librispeech"),
     "SqueezeformerEncoder": (squeezeformer_nemo.settings_of, "squeezeformer_librispeech"),
     "ConvASREncoder": (quartznet.settings_of, "quartznet_librispeech"),
@@ -174,16 +229,18 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     encoder: Any = base.model.encoder
     if name := _encoder_class(given):
         encoder = replace(MODELS[name][0](_section(given, ENCODER), FILE), remat=encoder.remat)
-        yield _sized("model.encoder", encoder, given.named(f"{ENCODER}."))
         front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
-        yield _sized("model.front_end", front_end, given.named("model.preprocessor."))
+        yield _whole(given, "model.encoder", encoder, ENCODER)
+        yield from parts("model.encoder", encoder, FIELDS)
+        yield _whole(given, "model.front_end", front_end, "model.preprocessor")
+        yield from parts("model.front_end", front_end, FIELDS_OF_FRONT_END)
         yield from _heads(given)
     else:
         yield from _initial_model(given)
     yield from _augmentation(given)
     yield from _data(given)
     yield from _tokenizer(given, base)
-    yield from _schedule(given, base, encoder)
+    yield from _schedule(given, encoder)
     yield from _optimizer(given)
     yield from _trainer(given)
 
@@ -200,20 +257,16 @@ def _initial_model(given: Given) -> Iterator[Change | str]:
     yield Change("model.front_end", found[1], "init_from_nemo_model")
 
 
-def _sized(field: str, value: Any, names: list[str]) -> Change:
-    """Returns a change by all keys of a section, whose comment has the sizes."""
-    return Change(field, value, " ".join(names), [name for name in names if name.endswith(SIZES)])
+def _whole(given: Given, field: str, value: Any, *sections: str) -> Change:
+    """Returns a change by all keys of sections, whose comment has the class alone."""
+    names = [name for each in sections for name in given.named(f"{each}.") if TABLE.row_of(name) == PART]
+    return Change(field, value, " ".join(names), [name for name in names if name.endswith("_target_")])
 
 
-SIZES = (
-    ".n_layers", ".d_model", ".n_heads", ".subsampling_factor", ".features", ".window_size", ".jasper",
-    "pred_hidden", "pred_rnn_layers", "joint_hidden", "fused_batch_size", "ctc_loss_weight", "ctc_reduction", "sigma",
-    "omega", "kwargs.durations", "fastemit_lambda",
-)  # fmt: skip
 TABLE = Table(ROWS)
 
 
-def _heads(given: Given) -> Iterator[Change]:
+def _heads(given: Given) -> Iterator[Change | str]:
     config = {name: _section(given, f"model.{name}") for name in ("decoder", "joint", "decoding", "loss", "aux_ctc")}
     config = {name: each for name, each in config.items() if each}
     if "model.rnnt_reduction" in given:
@@ -229,9 +282,14 @@ def _heads(given: Given) -> Iterator[Change]:
         elif isinstance(head, Transducer):
             split = max((rows or parts) // parts, 1) if parts > 0 else head.split
             heads[name] = replace(head, scale=round(1.0 - share, 6), split=split)
-    names = [name for name in given.named(*(f"model.{each}." for each in config)) if TABLE.row_of(name) == PART]
-    names += ["model.ctc_reduction"] * ("model.ctc_reduction" in given)
-    yield _sized("model.heads", heads, names)
+    yield _whole(given, "model.heads", heads, *(f"model.{each}" for each in config))
+    for name, head in heads.items():
+        yield from parts(f"model.heads.{name}", head, FIELDS_OF_HEADS[name])
+        if isinstance(head, Transducer) and head.omega:
+            yield (
+                "the share of the plain RNN-T loss (omega) is part of every batch's loss, while NeMo draws one of the "
+                "two losses for each batch"
+            )
     yield Change("model.primary", "transducer" if len(heads) > 1 else "", "model.aux_ctc.ctc_loss_weight")
 
 
@@ -246,20 +304,24 @@ def _augmentation(given: Given) -> Iterator[Change]:
         masks = SpecAugment.nemo(num_time_masks=time)
         widths = {"max_width_share": width} if width < 1 else {"max_width_share": 1.0, "max_time_frames": int(width)}
         made.append(replace(masks, num_freq_masks=frequency, max_freq_bins=bins, **widths))
-    names = [name for name in given.named(SPEC) if not name.endswith("_target_")]
-    yield Change("model.augment", tuple(made), " ".join(names))
+    yield _whole(given, "model.augment", tuple(made), SPEC)
+    names = "freq_masks=num_freq_masks freq_width=max_freq_bins time_masks=num_time_masks "
+    for each in made:
+        by_width = "time_width=max_width_share" if each.max_width_share < 1 else "time_width=max_time_frames"
+        yield from parts("model.augment.SpecAugment", each, _fields(SPEC, names + by_width))
 
 
 def _data(given: Given) -> Iterator[Change | str]:
     manifests, duration = f"{TRAIN}.manifest_filepath", f"{TRAIN}.batch_duration"
     if manifests in given:
         yield Change("data.train", given.read(manifests, words), manifests)
-    else:
-        yield f"{manifests} is not given: set data.train and data.validation, or pass --data.train"
+    for name, field in ((manifests, "data.train"), ("model.validation_ds.manifest_filepath", "data.validation")):
+        if name not in given:
+            yield f"{name} is not given: {field} is that of the recipe; set it, or pass --{field}"
     nodes, devices = given.number("trainer.num_nodes", 1), given.get("trainer.devices", 1)
     of_job = str(devices) in ("-1", "auto")
     num = 0 if of_job else nodes * (len(devices) if isinstance(devices, list) else int(devices))
-    by = "trainer.devices" + " × trainer.num_nodes" * (nodes > 1)
+    by = "trainer.devices × trainer.num_nodes"
     yield Change("data.batching.devices", num, by)
     yield Change("data.batching.row_multiple", 1, by)
     if duration in given:
@@ -283,15 +345,22 @@ def _tokenizer(given: Given, base: Experiment) -> Iterator[Change | str]:
         tokenizer = replace(tokenizer, kind="characters", alphabet="".join(labels), path="")
         yield Change("data.tokenizer", tokenizer, "model.labels")
     elif tokenizer.kind == "sentencepiece":
-        yield f"model.tokenizer.dir is not given: {tokenizer.vocab_size} labels are trained on the texts"
+        yield f"model.tokenizer.dir is not given: a tokenizer of {tokenizer.vocab_size} labels is trained on data.train"
 
 
-def _schedule(given: Given, base: Experiment, encoder: Any) -> Iterator[Change | str]:
-    rate, warmup = given.real(f"{OPTIM}.lr", 1e-3), given.number(f"{SCHED}.warmup_steps") or 0
+def _steps(given: Given, stage: str) -> int:
+    """Returns the length of a stage of the schedule in updates, which may be given as a share of all updates."""
+    every = given.number(f"{SCHED}.max_steps", given.number("trainer.max_steps"))
+    return int(given.number(f"{SCHED}.{stage}_steps", given.real(f"{SCHED}.{stage}_ratio") * every))
+
+
+def _schedule(given: Given, encoder: Any) -> Iterator[Change | str]:
+    rate, warmup, hold = given.real(f"{OPTIM}.lr", 1e-3), _steps(given, "warmup"), _steps(given, "hold")
     least, name = given.real(f"{SCHED}.min_lr"), given.get(f"{SCHED}.name", "")
-    names = f"{SCHED}.name {OPTIM}.lr {SCHED}.warmup_steps {SCHED}.min_lr"
+    names = _fields(SCHED, "name=decay min_lr=min_lr") | {"peak_lr": f"{OPTIM}.lr"}
+    names["warmup_updates"] = under(SCHED, "warmup_steps warmup_ratio")
     if name == "NoamAnnealing":
-        names += f" {SCHED}.d_model"
+        names["peak_lr"] += f" {under(SCHED, 'd_model warmup_steps')}: lr / sqrt(d_model · warmup_steps)"
         width = given.number(f"{SCHED}.d_model", getattr(encoder, "dim", 0))
         if not width:
             raise UserError(f"{SCHED}.name=NoamAnnealing without a width: expected {SCHED}.d_model")
@@ -299,17 +368,20 @@ def _schedule(given: Given, base: Experiment, encoder: Any) -> Iterator[Change |
         schedule: Any = WarmupHoldDecay(peak_lr=peak, min_lr=least, warmup_updates=warmup, decay="inverse_sqrt")
     elif name == "CosineAnnealing":
         share = float(f"{least / rate:.6g}")
+        names |= {"final_share": f"{SCHED}.min_lr {OPTIM}.lr: min_lr / lr", "min_lr": ""}
         schedule = WarmupHoldDecay(peak_lr=rate, warmup_updates=warmup, decay="cosine", final_share=share)
     elif name == "NoamHoldAnnealing":
-        usual = base.optim.schedule
-        usual = usual if isinstance(usual, InverseEpoch) else InverseEpoch()
-        schedule = replace(usual, peak_lr=rate, min_lr=least, exponent=given.real(f"{SCHED}.decay_rate", 0.5))
-        yield f"{SCHED}: warm-up and hold are counted in epochs, {schedule.warmup_epochs} and {schedule.hold_epochs}"
+        power = given.real(f"{SCHED}.decay_rate", 0.5)
+        names |= {"hold_updates": under(SCHED, "hold_steps hold_ratio"), "power": f"{SCHED}.decay_rate"}
+        schedule = WarmupHoldDecay(
+            peak_lr=rate, min_lr=least, warmup_updates=warmup, hold_updates=hold, decay="noam", power=power
+        )
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:
             yield f"{SCHED}.name {name}: there is no such schedule; the rate stays at its peak. Set optim.schedule"
-    yield Change("optim.schedule", schedule, names)
+    yield Change("optim.schedule", schedule)
+    yield from parts("optim.schedule", schedule, names)
 
 
 def _optimizer(given: Given) -> Iterator[Change | str]:
@@ -323,7 +395,8 @@ def _optimizer(given: Given) -> Iterator[Change | str]:
     if f"{OPTIM}.eps" in given:
         fields["eps"] = given.real(f"{OPTIM}.eps")
     optim = (NovoGrad if kind == "novograd" else AdamW)(decay_factors=EVERYTHING, **fields)
-    yield Change("optim", optim, f"{OPTIM}.name {OPTIM}.betas {OPTIM}.weight_decay")
+    yield Change("optim", optim, f"{OPTIM}.name")
+    yield from parts("optim", optim, _fields(OPTIM, "betas=b1 betas=b2 weight_decay=weight_decay eps=eps"))
 
 
 def _trainer(given: Given) -> Iterator[Change | str]:
@@ -334,10 +407,6 @@ def _trainer(given: Given) -> Iterator[Change | str]:
             yield f"trainer.val_check_interval={every}: validation ends an epoch; set training.validation.every"
     else:
         yield Change("training.validation.every", int(every), "trainer.val_check_interval")
-    if "trainer.precision" not in given:
-        yield Change("training.precision", "f32")
-    if "exp_manager.ema.decay" not in given:
-        yield Change("training.ema.decay", 0.0)
     if "exp_manager.exp_dir" in given:
         folder, name = given.get("exp_manager.exp_dir"), given.get("exp_manager.name", "")
         yield Change("run_dir", f"{folder}/{name}".rstrip("/"), "exp_manager.exp_dir exp_manager.name")
@@ -350,4 +419,5 @@ NEMO = System(
     ROWS,
     _recipe,
     _derive,
+    (Program("*", "trainer.precision=32 exp_manager.ema.decay=0.0"),),
 )

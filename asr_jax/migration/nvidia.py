@@ -57,5 +57,7 @@ def speeds(given: Given) -> Iterator[Change]:
     names = [f"{AUDIO}.speed_perturbation.{name}" for name in ("min_rate", "max_rate")]
     if names[0] in given:
         slow, fast = 1 / given.number(names[1], 1.15), 1 / given.number(names[0])
-        yield Change("data.speeds", ((slow + fast) / 2,), " ".join(names))
-        yield Change("data.speed_jitter", (fast - slow) / 2, " ".join(names))
+        yield Change("data.speeds", ((slow + fast) / 2,), " ".join(names), formula="(1 / min_rate + 1 / max_rate) / 2")
+        yield Change(
+            "data.speed_jitter", (fast - slow) / 2, " ".join(names), formula="(1 / min_rate - 1 / max_rate) / 2"
+        )

@@ -11,7 +11,7 @@ from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, to, truth, under
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, to, truth, under
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -38,7 +38,7 @@ ROWS: Mapping[str, Row] = {
     "--dali_device|DALI_DEVICE": NotNeeded("features are computed on the device that trains"),
     "--ckpt|CHECKPOINT": "init.path",
     "--save_frequency|SAVE_FREQUENCY": "training.saving.every_epochs",
-    "--keep_milestones": Absent("training.saving.milestones are updates: multiply by the updates of an epoch (plan)"),
+    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
     "--save_best_from": NotNeeded("the best checkpoint is kept from the first validation on"),
     "--eval_frequency|EVAL_FREQUENCY": "training.validation.every",
     "--dataset_dir|DATA_DIR": "data.root",
@@ -89,7 +89,7 @@ OF_TRAIN_SH = (
 OF_INFERENCE: Mapping[str, Row] = {
     "--amp|--fp16|AMP": Elsewhere("evaluate RUN --precision f16"),
     "--ema|EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
-    "MAX_DURATION": Elsewhere("evaluate RUN --max-duration"),
+    "MAX_DURATION": Elsewhere("evaluate RUN --ignore-above"),
     "--ckpt|CHECKPOINT": Elsewhere("import"),
 }
 
@@ -138,8 +138,10 @@ def _optimizer(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("optim", AdamW(b2=0.999, **shared), "--optimizer")
     elif name == "lamb98":
         yield Change("optim", LAMB(b2=0.98, eps=1e-9, **shared), "--optimizer")
-    elif name not in ("novograd", "fused_novograd"):
-        yield f"--optimizer {name} is not NVIDIA's: NovoGrad is kept"
+    else:
+        yield Change("optim", base.optim, "--optimizer")
+        if name not in ("novograd", "fused_novograd"):
+            yield f"--optimizer {name} is not NVIDIA's: NovoGrad is kept"
 
 
 def _augmentation(given: Given) -> Iterator[Change]:

@@ -130,7 +130,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield "the best checkpoint is uploaded with a model card, not each one"
     if "--init-from" in given:
         yield Change("init.new", ("heads_.*",))
-        yield "--init-from: checkpoints of Burn are not read; .safetensors with the names of another system are"
+        yield "--init-from: Burn's files have no names and are not read; .safetensors of Squeezeformer are"
 
 
 def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str]:

@@ -9,10 +9,24 @@ from typing import Any
 
 from asr_jax.audio.presets import wav2vec2
 from asr_jax.config import Experiment, Init, model_of
-from asr_jax.migration.changes import Change
+from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import OF_EXAMPLES
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, real, times, to, truth, words
+from asr_jax.migration.rows import (
+    PART,
+    Absent,
+    Elsewhere,
+    NotNeeded,
+    Row,
+    To,
+    numbers,
+    one_of,
+    real,
+    times,
+    to,
+    truth,
+    words,
+)
 from asr_jax.models.wav2vec2 import Hourglass, Wav2Vec2
 from asr_jax.nn.wav2vec.waveform_convs import WaveformConv
 from asr_jax.optim.optimizers import NEVER
@@ -50,7 +64,7 @@ ROWS: Mapping[str, Row] = {
     "NUM_WARMUP_EPOCHS|NUM_WARUP_EPOCHS": Elsewhere("benchmark train --warm-ups"),
     "--no_save|NO_SAVE": Absent("a run always saves; benchmark train and train --dry-run write nothing"),
     "--ckpt": "run_dir",
-    "--keep_milestones": Absent("training.saving.milestones are updates, which are not epochs"),
+    "--keep_milestones": To("training.saving.milestone_epochs", numbers),
     "--cpu|CPU": Elsewhere("train --device cpu"),
     **to("training.loss_scale", "--min_loss_scale=floor --fp16_init_scale=initial"),
     "--fp32_transformer_layernorm|FP32_TRANSFORMER_LAYERNORM --fp32_mha_softmax|FP32_MHA_SOFTMAX "
@@ -111,7 +125,7 @@ ROWS: Mapping[str, Row] = {
     "FINETUNED_MODEL": Elsewhere("import"),
     "--steps|NUM_STEPS|NUM_REPEATS": Elsewhere("benchmark inference RUN --repeats"),
     "--warmup_steps|NUM_WARMUP_STEPS|NUM_WARMUP_REPEATS": Elsewhere("benchmark inference RUN --warm-up-repeats"),
-    "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --max-duration"),
+    "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --ignore-above"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
 }  # fmt: skip
 OF_EVALUATION: Mapping[str, Row] = {
@@ -210,11 +224,11 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     if "--output_dir" in given:
         yield Change("name", Path(given.get("--output_dir")).name, "--output_dir")
     yield from _one_each(given, "--adam_betas", "optim", "b1 b2")
-    yield _schedule(given, base)
+    yield from _schedule(given, base)
     yield from _of_finetuning(given, base) if _is_finetuning(given) else _of_pretraining(given, batches)
 
 
-def _schedule(given: Given, base: Experiment) -> Change:
+def _schedule(given: Given, base: Experiment) -> Iterator[Change]:
     schedule, updates = base.optim.schedule, max(given.number("--max_update", 1), 1)
     warmup, hold = given.number("--warmup_updates"), given.number("--hold_updates")
     is_exponential = given.get("--lr_policy") == "exp"
@@ -224,9 +238,13 @@ def _schedule(given: Given, base: Experiment) -> Change:
     fields: dict[str, Any] = {"warmup_share": warmup / updates, "hold_share": hold / updates}
     if not is_exponential:
         fields = {"warmup_updates": warmup, "hold_updates": hold, "power": given.real("--lr_poly_power", 1.0)}
-    other = "--max_update" if is_exponential else "--lr_poly_power"
-    names = f"--lr_policy --warmup_updates --hold_updates {other}"
-    return Change("optim.schedule", replace(schedule, **fields), names)
+    schedule = replace(schedule, **fields)
+    yield Change("optim.schedule", schedule, "--lr_policy")
+    for stage in ("warmup", "hold"):
+        names = {f"{stage}_updates": f"--{stage}_updates"}
+        names[f"{stage}_share"] = f"--{stage}_updates --max_update: {stage}_updates / max_update"
+        yield from parts("optim.schedule", schedule, names)
+    yield from parts("optim.schedule", schedule, {"power": "--lr_poly_power"})
 
 
 def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
@@ -236,7 +254,10 @@ def _of_pretraining(given: Given, sub_batches: int) -> Iterator[Change]:
         yield Change("data.batching.max_rows", max(512, 8 * sub_batches))
     if glass := given.get("--hourglass_transformer"):
         before, (middle, factor), after = literal_eval(glass)
-        yield Change(f"{ENCODER}.hourglass", Hourglass(before, middle, factor, after), "--hourglass_transformer")
+        hourglass = Hourglass(before, middle, factor, after)
+        yield Change(f"{ENCODER}.hourglass", hourglass)
+        names = dict.fromkeys(("before", "middle", "factor", "after"), "--hourglass_transformer")
+        yield from parts(f"{ENCODER}.hourglass", hourglass, names)
     else:
         yield Change(f"{ENCODER}.hourglass", Hourglass(), "--encoder_layers")
     if "--final_dim" in given:

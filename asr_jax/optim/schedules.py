@@ -103,16 +103,19 @@ class WarmupHoldDecay(Schedule):
     """Length of the hold at the peak in updates."""
     hold_epochs: NonNegativeFloat = 0.0
     """Length of the hold at the peak in epochs."""
-    decay: Literal["cosine", "linear", "polynomial", "exponential", "half_life", "inverse_sqrt", "none"] = "cosine"
+    decay: Literal["cosine", "linear", "polynomial", "exponential", "half_life", "inverse_sqrt", "noam", "none"] = (
+        "cosine"
+    )
     """Shape of the decay. cosine, linear and polynomial, (1 - progress)^power, end at `final_share`. exponential is
     gamma^(e - warm-up - hold) with lengths in epochs, in steps of whole epochs. half_life is 0.5^((u - W - H) /
-    half_life_updates). inverse_sqrt is sqrt((W + H) / u), with the minimum `final_share`."""
+    half_life_updates). inverse_sqrt is sqrt((W + H) / u), with the minimum `final_share`. noam is (W / (u - H))^power,
+    as NeMo's NoamHoldAnnealing, whose decay_rate is the power."""
     decay_updates: NonNegativeInt = 0
     """Length of cosine, linear and polynomial decay in updates. 0: until the last update of the run."""
     final_share: Share = 0.0
     """Final learning rate as a fraction of the peak."""
     power: PositiveFloat = 2.0
-    """Exponent of the polynomial decay."""
+    """Exponent of the decays polynomial and noam."""
     gamma: Annotated[float, above(0, most=1)] = 0.981
     """Factor per epoch of the exponential decay."""
     half_life_updates: PositiveInt = 10880
@@ -136,6 +139,7 @@ class WarmupHoldDecay(Schedule):
             "exponential": lambda: _power(self.gamma, epoch - start / length.updates_per_epoch),
             "half_life": lambda: _power(0.5, since / self.half_life_updates),
             "inverse_sqrt": lambda: jnp.maximum(jnp.sqrt(first / jnp.maximum(update, first)), self.final_share),
+            "noam": lambda: (max(warmup, 1) / jnp.maximum(update - start + warmup, max(warmup, 1))) ** self.power,
             "none": lambda: jnp.ones_like(update),
         }[self.decay]()
         before_first = 1 - self.counts_from

@@ -86,7 +86,7 @@ def read_published(path: Path, given: SuppliedParts = NOTHING) -> Published:
     if not path.exists():
         raise UserError(
             f"{path} does not exist: expected the path of a .nemo file, a Hugging Face folder or weights. Names of "
-            "Hugging Face are not downloaded: hf download NAME --local-dir FOLDER"
+            "Hugging Face are not downloaded: hf download NAME --local-dir FOLDER. URLs of files are"
         )
     if has_settings_alone(path):
         raise UserError(

@@ -48,8 +48,9 @@ class TokenizerSettings:
     spaces); words.v1 (NFKC, lower case, no punctuation but apostrophes in words, no spaces between Han characters);
     english_letters.v1 (a to z, the apostrophe, single spaces); with the extra `text` also ascii.v1 (all
     scripts transliterated to ASCII), english.v1 (english_letters.v1 with numbers and abbreviations spelled out),
-    whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring). Names joined by + are applied in this
-    order, such as english.v1+upper.v1. Invisible characters are always removed."""
+    whisper_basic.v1 and whisper_english.v1 (Whisper's normalisers for scoring). no_tags.v1 removes
+    tags such as <silence>, and replace:OLD=NEW replaces a text (%2B is + and %3D is =). Names joined by + are applied
+    in this order, such as no_tags.v1+replace:&=and+english.v1. Invisible characters are always removed."""
     alphabet: str = ""
     """Characters of the kind characters, in the order of their ids. Empty: the characters of the training texts."""
     vocab_size: Annotated[int, between(4)] = 500

@@ -60,6 +60,7 @@ def fresh_state(recipe: Recipe, params: Tree, batch_stats: Tree, *, seed: int) -
         passed=_fresh_states(recipe) if recipe.passing.is_on else {},
         opt_state=recipe.updater.init(recipe.split(params)[0]),
         scaling=fresh_scaling(recipe),
+        least_wer=jnp.full((), jnp.inf),
         key=jax.random.key_data(jax.random.key(seed, impl=GENERATOR)),
     )
 

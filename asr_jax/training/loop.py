@@ -36,7 +36,7 @@ from asr_jax.training.programs import CompiledSteps, Part, watch_compilations
 from asr_jax.training.reporting import RejectedAudio, Reporter, announce, report_native
 from asr_jax.training.saving import Saver
 from asr_jax.training.setup import Setup, set_up
-from asr_jax.training.state import TrainState
+from asr_jax.training.state import TrainState, with_wer
 from asr_jax.training.stopping import Signals, Stopped
 from asr_jax.training.timetable import ALL_DONE, HOURS_OVER, JOB_DONE, Timetable
 from asr_jax.training.uploads import Uploads, check_upload
@@ -88,7 +88,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
                 folder / CHECKPOINTS,
                 keep_last=training.saving.keep_last,
                 keep_best=training.saving.keep_best,
-                milestones=training.saving.milestones,
+                milestones=training.saving.milestones + setup.groups.last_updates(training.saving.milestone_epochs),
                 decoding=setup.decoding_digest,
                 head=setup.head,
                 best_of=setup.best_of,
@@ -211,6 +211,7 @@ def _train(
             if not signal and (due.validates or validator.no_gain()):
                 epoch = setup.epoch(update, data_state)
                 if found := validator.validate(state, average, update, epoch=epoch, is_stopped=signals.have_come):
+                    state = with_wer(state, found.get("wer"))
                     summary = saver.summary(found, update, best=validator.best)
                 signal = signals.agreed()
             elif not signal and due.samples:

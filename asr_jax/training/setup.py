@@ -261,6 +261,7 @@ def groups_of(train: PlannedData, experiment: Experiment) -> Groups:
     needing = {
         "training.num_epochs": training.num_epochs,
         "training.limits.epochs_this_job": training.limits.epochs_this_job,
+        "training.saving.milestone_epochs": training.saving.milestone_epochs,
         "training.pass_states": training.pass_states.is_on,
         "a warm-up in epochs (optim.schedule)": math.isinf(
             experiment.optim.schedule.warmup_length(RunLength(1, math.inf))

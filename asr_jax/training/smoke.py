@@ -82,7 +82,14 @@ def smoke_of(experiment: Experiment) -> Experiment:
         validation=replace(
             experiment.training.validation, every=NUM_UPDATES, each_epoch=False, live=False, sample_every=0
         ),
-        saving=replace(experiment.training.saving, every_minutes=0.0, every_updates=0, every_epochs=0, milestones=()),
+        saving=replace(
+            experiment.training.saving,
+            every_minutes=0.0,
+            every_updates=0,
+            every_epochs=0,
+            milestones=(),
+            milestone_epochs=(),
+        ),
         log_every=5,
         profile="",
     )

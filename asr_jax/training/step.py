@@ -28,6 +28,7 @@ from asr_jax.core.pytrees import AnyArray, Node, Tree, join, unflatten
 from asr_jax.core.random_streams import random_streams
 from asr_jax.core.sharding import by_device, manual, sharded
 from asr_jax.core.sums import Sums
+from asr_jax.heads.base import LEAST_WER, PROGRESS
 from asr_jax.models.terms import Denominators, batch_denominators
 from asr_jax.nn.normalization import frozen_norms
 from asr_jax.nn.recurrent.state_passing import PASSED, after_rows, before_batch, reset, states_of
@@ -192,6 +193,7 @@ def _gradient_of_rows(
     given: dict[str, Tree] = {"batch_stats": batch_stats, "sounds": sounds}
     given |= {PASSED: states} if recipe.passing.is_on else {}
     mutable = [name for name in given if name != "sounds"]
+    given[PROGRESS] = {f"heads_{name}": {LEAST_WER: state.least_wer} for name in recipe.model.heads}
 
     def loss_of(trained: Tree) -> tuple[Float[Array, ""], tuple[Sums, Tree]]:
         params = sharded(join(trained, frozen), specs)
@@ -272,7 +274,7 @@ def apply_update(
     """
     accumulated = checked(summed(accumulated, num_devices=num_devices))
     norm, rate = optax.tree.norm(accumulated.grads), recipe.updater.rate(state.updates)
-    of_heads = {name: head.scheduled(state.updates) for name, head in recipe.model.heads.items()}
+    of_heads = {name: head.scheduled(state.updates, state.least_wer) for name, head in recipe.model.heads.items()}
     scheduled = {f"{name}/{which}": value for name, each in of_heads.items() for which, value in each.items()}
     finite = (accumulated.bad_position < 0) & _all_finite([norm])
     trained, frozen = recipe.split(state.params)

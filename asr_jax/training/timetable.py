@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -69,6 +70,10 @@ class Groups:
         more = Fraction(epochs).limit_denominator(10**6) - Fraction(self.start, self.batches_per_epoch)
         return self.first + more * Fraction(self.updates_per_epoch).limit_denominator(10**6)
 
+    def last_updates(self, epochs: Sequence[int]) -> tuple[int, ...]:
+        """Returns the number of updates after which each of the epochs is complete."""
+        return tuple(math.ceil(self.updates_until(each)) for each in epochs)
+
     def epoch(self, update: int) -> int:
         """Returns the epoch (from 1) of the last batch before `update`; 1 before the first update."""
         if self.batches_per_epoch is None:
@@ -105,7 +110,7 @@ class Due:
     at_line: bool
     """Whether to write the events that are due every log_every updates."""
     saves: bool = False
-    """Whether to save a checkpoint because of `saving.every_updates` or `saving.every_epochs`."""
+    """Whether to save a checkpoint because of `saving.every_updates`, `every_epochs` or `milestone_epochs`."""
 
 
 class Timetable:
@@ -149,6 +154,7 @@ class Timetable:
         saves = new and (
             bool(saving.every_updates and update % saving.every_updates == 0)
             or bool(saving.every_epochs and self._groups.ends_epoch(update, saving.every_epochs))
+            or update in self._groups.last_updates(saving.milestone_epochs)
         )
         at_line = validates or saves or update % training.log_every == 0 or bool(ends) or signal
         # Several processes have to agree, which waits for the device. They check at the lines of the log only.

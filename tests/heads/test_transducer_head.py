@@ -18,7 +18,7 @@ from asr_jax.core.pytrees import num_elements
 from asr_jax.core.random_streams import random_streams
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.transducer import Pruning, Transducer
-from asr_jax.losses.transducer import Penalties
+from asr_jax.losses.transducer import Penalties, Since
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.search.transducer import TransducerDecoding
 from asr_jax.search.transducer_beam import TransducerBeamSearch, TransducerSearch
@@ -48,12 +48,14 @@ def model_of(head, **changes):
     return settings.build(vocab_size=6, blank_id=5, precision="f32")
 
 
-def loss_and_gradient(model):
+def loss_and_gradient(model, least_wer=np.inf):
+    progress = {"heads_transducer": {"least_wer": jnp.float32(least_wer)}}
+
     @jax.jit
     def run(params, batch):
         def total(params):
             streams = random_streams(jax.random.key_data(jax.random.key(3)), jnp.int32(7))
-            sums = model.apply({"params": params}, batch, step=jnp.int32(7), rngs=streams)
+            sums = model.apply({"params": params, "progress": progress}, batch, step=jnp.int32(7), rngs=streams)
             return sum(sums[f"transducer/{name}"].total for name in ("loss", "simple") if f"transducer/{name}" in sums)
 
         return jax.value_and_grad(total)(params)
@@ -320,6 +322,23 @@ def test_the_delay_penalty_is_in_the_pruned_and_in_the_simple_loss():
     assert (np.abs(found - plain) > 1e-2).all()
     plain, found = np.array(jax.device_get(terms(params, batch.replace(token_lengths=0 * batch.token_lengths))))
     np.testing.assert_array_equal(found, plain)
+
+
+@pytest.mark.slow  # six programs
+@pytest.mark.parametrize("name", ["lstm", "stateless, pruned"])
+def test_the_word_error_rate_of_a_validation_begins_the_delay_penalty(name):
+    """Losses and gradients of a step equal those with a constant penalty, before the validation and after it."""
+    batch, late = jax.device_get(toy_batch(seed=4)), Penalties(delay=0.3, delay_since=Since(before=0.1, wer=0.5))
+    models = [
+        model_of(replace(HEADS[name], penalties=each)) for each in (late, Penalties(delay=0.1), Penalties(delay=0.3))
+    ]
+    params = drawn_params(models[0], batch)
+    before, after = (loss_and_gradient(model)(params, batch) for model in models[1:])
+    for wer, expected in ((np.inf, before), (0.5, before), (0.49, after)):
+        found = loss_and_gradient(models[0], least_wer=wer)(params, batch)
+        assert_close(found[0], expected[0], rtol=1e-6)
+        assert_trees_close(found[1], expected[1], 1e-5)
+    assert abs(before[0] - after[0]) > 1e-2
 
 
 def test_dropout_has_its_rate_and_keeps_the_mean():

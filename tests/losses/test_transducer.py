@@ -17,7 +17,7 @@ from asr_jax.losses.pruned_transducer import (
     pruned_log_probs,
     simple_log_probs,
 )
-from asr_jax.losses.transducer import Penalties, penalised, tdt_arcs, tdt_log_probs
+from asr_jax.losses.transducer import Penalties, Since, penalised, tdt_arcs, tdt_log_probs
 from tests.losses.transducer_loss import transducer_loss
 from tests.support import assert_close, assert_within, log_softmax, relative
 
@@ -238,6 +238,23 @@ def test_the_delay_penalty_is_that_of_all_paths(starts):
             ahead, behind = (exact_loss(given[0] + each, *given[1:]) for each in (step, -step))
             assert_close(gradient[row][place], (ahead - behind) / 2e-5, atol=1e-8)
         assert not gradient[row, num:].any()
+
+
+def test_penalties_begin_with_a_word_error_rate_or_an_update():
+    late = Penalties(delay=0.7, delay_since=Since(before=0.1, wer=0.3, updates=50), star=0.9, star_id=2,
+                     star_since=Since(before=0.75, updates=20))  # fmt: skip
+    for step, wer, delay, star in (
+        (10, np.inf, 0.1, 0.75), (10, 0.3, 0.1, 0.75), (10, 0.29, 0.7, 0.75), (20, 0.31, 0.1, 0.9), (50, 0.9, 0.7, 0.9),
+        (None, np.inf, 0.7, 0.9),
+    ):  # fmt: skip
+        values = late.values(step if step is None else jnp.int32(step), jnp.float32(wer))
+        assert_close([values["delay"], values["star"]], [delay, star], rtol=1e-6)
+        given = jnp.full((1, 3, 3), -1.0), jnp.full((1, 3, 2), -2.0), jnp.array([3]), jnp.array([[1, 2]])
+        found, constant = penalised(*given, late, values), penalised(*given, Penalties(delay, star=star, star_id=2))
+        for ours, expected in zip(found, constant, strict=True):
+            assert_close(ours, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"star_since.before is 0.0: expected a probability above 0"):
+        Penalties(star_since=Since(wer=0.2))
 
 
 def test_durations_have_probabilities_of_their_own():

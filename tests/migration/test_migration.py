@@ -10,6 +10,7 @@ from asr_jax.cli.command_line import load_config
 from asr_jax.cli.migrate import main
 from asr_jax.config import differences
 from asr_jax.core.errors import UserError
+from asr_jax.losses.transducer import Since
 from asr_jax.migration import rust
 from asr_jax.migration.engine import detected, migrate
 from asr_jax.migration.python_source import expression
@@ -18,6 +19,7 @@ from asr_jax.migration.systems import SYSTEMS
 from asr_jax.models.w2v_bert import W2VBert
 from asr_jax.optim.optimizers import LAMB, AdamW
 from asr_jax.optim.schedules import RunLength
+from asr_jax.text.normalise import unknown_normaliser
 from tests.migration.test_lists_of_names import KNOWN, migrated, recipe
 from tests.support import ROOT, assert_close
 
@@ -77,6 +79,48 @@ def test_caimans_defaults_are_those_of_its_sizes():
     assert not wrong
     assert found["data.batching.rows"] == [] or found["data.batching.rows.0"] == 16
     assert found["data.mixing.kind"] == "temperature"
+
+
+def test_penalties_of_caiman_begin_with_a_word_error_rate():
+    usual = experiment_of("caiman", "train.py").model.heads["transducer"].penalties
+    assert usual == recipe("rnnt_base").model.heads["transducer"].penalties
+    command = "train.py --dp_final_value 0.02 --dp_toggle_step 7000 --dp_wer_threshold 0.5 --star_initial_value 0.8"
+    found = experiment_of("caiman", command).model.heads["transducer"].penalties
+    assert (found.delay, found.delay_since) == (0.02, Since(0.0, 0.5, 7000))
+    assert (found.star, found.star_since) == (1.0, Since(0.8, 0.2, 0))
+    constant = experiment_of("caiman", "train.py --delay_penalty 0.005").model.heads["transducer"].penalties
+    assert (constant.delay, constant.delay_since) == (0.005, Since())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("remove_tags: true, normalize_transcripts: lowercase", "no_tags.v1+english.v1"),
+        ("remove_tags: false, normalize_transcripts: identity, replacements: ", "none"),
+        (
+            'normalize_transcripts: ascii, replacements: [{old: ";", new: ","}, {old: "+", new: " "}]',
+            "replace:;=,+replace:%2B= +no_tags.v1+ascii.v1",
+        ),
+    ],
+)
+def test_texts_of_caiman(settings, expected, tmp_path):
+    (tmp_path / "model.yaml").write_text(f"rnnt: {{}}\ninput_train:\n  audio_dataset: {{{settings}}}\n")
+    found = migrate(KNOWN["caiman"], read_sources([str(tmp_path / "model.yaml")], ()), load=recipe).experiment.data
+    assert found.tokenizer.normaliser == expected
+    assert not unknown_normaliser(expected)
+
+
+def test_milestones_and_schedules_in_updates():
+    quartznet = experiment_of("quartznet", "python train.py --keep_milestones 100 200")
+    assert quartznet.training.saving.milestone_epochs == (100, 200)
+    command = (
+        "speech_to_text_ctc.py model.optim.sched.name=NoamHoldAnnealing model.optim.lr=0.002 trainer.max_steps=5000"
+    )
+    encoder = "model.encoder._target_=nemo.SqueezeformerEncoder model.encoder.feat_in=64 model.encoder.n_layers=16"
+    ratio = "model.optim.sched.warmup_ratio=0.1 model.optim.sched.hold_steps=2000 model.optim.sched.decay_rate=1.0"
+    schedule = experiment_of("nemo", f"{command} {encoder} model.encoder.d_model=144 {ratio}").optim.schedule
+    assert (schedule.warmup_updates, schedule.hold_updates, schedule.decay) == (500, 2000, "noam")
+    assert_close(float(schedule.build(RunLength(5000, 1))(3000)), 0.002 * 500 / 1000, rtol=1e-6)
 
 
 def test_the_size_of_a_batch():

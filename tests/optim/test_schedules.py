@@ -33,6 +33,15 @@ def test_inverse_sqrt_is_continuous_and_has_a_floor():
     assert_close(rates(schedule, 1000, [99, 100, 400, 10**6]), [1.0, 1.0, 0.5, 0.2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_the_noam_decay_of_nemo_counts_from_the_hold(power):
+    schedule = WarmupHoldDecay(peak_lr=2.0, min_lr=0.1, warmup_updates=10, hold_updates=20, decay="noam", power=power)
+    points = np.array([0, 9, 10, 29, 30, 31, 60, 10**4])
+    expected = np.maximum(2.0 * (10 / np.maximum(points - 20, 10)) ** power, 0.1)
+    expected[:2] = 2.0 / 11, 20 / 11
+    assert_close(rates(schedule, 1000, points), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("wrong", [{"peak_lr": 0.0}, {"warmup_updates": -1}, {"final_share": 1.5}])
 def test_impossible_values_are_named(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):

@@ -26,6 +26,7 @@ from asr_jax.pretrained.encoders import encoder_of
 from asr_jax.pretrained.formats import exported, imported
 from asr_jax.pretrained.squeezeformer_keras import KERAS
 from asr_jax.pretrained.squeezeformer_nemo import NEMO
+from asr_jax.pretrained.squeezeformer_rust import FORMATS as OF_RUST
 
 SMALL = Squeezeformer(num_mels=24, dim=8, num_layers=3, num_heads=2, kernel_size=5, subsampling_channels=3)
 FORMS = {
@@ -118,6 +119,28 @@ def test_the_authors_names_cover_all_and_come_back(settings: Squeezeformer) -> N
     found, left = KERAS.find(theirs, settings, HEADS)
     assert left == []
     assert_same(found, variables)
+
+
+def test_the_rust_trainers_names_cover_all_and_come_back() -> None:
+    settings, (rust,) = replace(SMALL, variant="rust", num_mels=80), OF_RUST
+    variables = variables_of(settings)
+    theirs = {f"model.{name}": array for name, array in rust.export(variables, settings, HEADS).items()}
+    theirs["model.encoder.blocks.0.layers.2.conv.batch_norm.num_batches_tracked"] = np.ones(())
+    found, left = imported(theirs, Model(settings, front_end=preset("rust_squeezeformer")))
+    assert left == []
+    assert_same(found, variables)
+    shapes = {name.removeprefix("model."): array.shape for name, array in theirs.items()}
+    for name, shape in (  # as PyTorch has them: the last number of the projection is channels · bins of 80 / 4
+        ("encoder.subsampling.conv2_dw.weight", (3, 1, 3, 3)),
+        ("encoder.input_projection.weight", (8, 60)),
+        ("encoder.time_reduce.0.depthwise.weight", (8, 1, 3)),
+        ("encoder.time_recover.2.proj.bias", (8,)),
+        ("encoder.blocks.2.layers.0.attn.attn.pos_bias_u", (2, 4)),
+        ("encoder.blocks.1.layers.2.conv.pointwise_in.weight", (16, 8, 1)),
+        ("encoder.blocks.1.layers.2.ff.linear1.weight", (32, 8)),
+        ("classifier.weight", (5, 8)),
+    ):
+        assert shapes[name] == shape, name
 
 
 def test_names_that_keras_counts_differently() -> None:

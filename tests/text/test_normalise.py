@@ -47,6 +47,11 @@ MEANING = {
         "हिन्दी, 한국어 말": "हिन्दी 한국어 말",
         "$2,500.50 + 5% & ½": "$2 500 50 + 5% & 1⁄2",
     },
+    "no_tags.v1": {
+        "testing <unk> <inaudible> one <foreign_word> three": "testing one three",
+        "<a<b>c>  It’s <5> < b > <ü>": "It’s <5> < b > <ü>",
+        "cafe\u0301<silence>": "café",
+    },
     "ascii.v1": {
         "It’s 5 o'clock — “late”…": "It's 5 o'clock - \"late\"...",
         "Schöne Grüße ẞ": "Schone Grusse Ss",
@@ -163,6 +168,15 @@ def test_the_table_in_the_documentation():
     text = head[0].split("`")[1]
     found = {row[1].strip(" `"): row[2].strip(" `") for row in rows}
     assert found == {name: normalise(text, name) for name in NORMALISERS}
+
+
+def test_texts_are_replaced_in_the_order_of_the_names():
+    name = "replace:;=,+replace:-= +replace:%2B= plus +replace:e\u0301=%3D+no_tags.v1+upper.v1"
+    assert normalise("a;b twenty-one <x> 1+1 cafe\u0301 café", name) == "A,B TWENTY ONE 1 PLUS 1 CAF= CAF="
+    assert normalise("<-x>", "replace:-=+no_tags.v1") == ""
+    for wrong in ("replace:", "replace:a", "replace:=b", "replace:a=ba", "replac:a=b"):
+        with pytest.raises(UserError, match=rf"unknown normaliser '{wrong}'; .*replace:OLD=NEW without OLD in NEW"):
+            normalise("a", f"lower.v1+{wrong}")
 
 
 def test_an_unknown_name_is_named_with_the_nearest():

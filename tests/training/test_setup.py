@@ -152,6 +152,7 @@ def test_fields_that_are_left_out_change_no_program():
                 keep_best=6,
                 best_of="mean",
                 milestones=(7,),
+                milestone_epochs=(8,),
             ),
             log_every=8,
             limits=Limits(max_rejected=10, max_failed=11, patience=12, max_hours=13.0, epochs_this_job=14.0),

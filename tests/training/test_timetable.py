@@ -39,6 +39,14 @@ def test_checkpoints_by_epochs():
     assert not any(due().due(update, signal=False).saves for update in range(100))
 
 
+def test_milestones_by_epochs():
+    timetable = due(saving=Saving(milestone_epochs=(1, 3)), validation=Validation(every=1000), log_every=1000)
+    assert [update for update in range(100) if timetable.due(update, signal=False).saves] == [11, 33]
+    carried = Groups(11, 4, "carried")
+    assert [update for update in range(20) if carried.ends_epoch(update)][:6] == [3, 6, 9, 11, 14, 17]
+    assert carried.last_updates((1, 2, 3, 4, 5, 6)) == (3, 6, 9, 11, 14, 17)
+
+
 def test_checkpoints_by_updates():
     timetable = due(saving=Saving(every_updates=40), validation=Validation(every=1000), log_every=1000)
     table = {update: timetable.due(update, signal=False) for update in range(100)}

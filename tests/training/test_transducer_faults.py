@@ -14,12 +14,14 @@ from asr_jax.heads.transducer import Pruning, Transducer
 from asr_jax.models.terms import batch_denominators
 from asr_jax.nn.recurrent.prediction import LSTMPrediction, StatelessPrediction
 from asr_jax.nn.recurrent.state_passing import StatePassing
+from asr_jax.observe.events import read_events
 from asr_jax.optim.optimizers import AdamW
 from asr_jax.optim.schedules import RunLength
 from asr_jax.training.initial_state import initial_state, lower_initial_state
 from asr_jax.training.recipe import Recipe
 from asr_jax.training.step import apply_update
 from tests.forked import finished, made_corpus
+from tests.support import approx
 from tests.training.accumulating import accumulate
 from tests.training.arrays import contents
 from tests.training.toy import toy_batch, toy_model
@@ -106,3 +108,9 @@ def test_killed_with_passed_states_nothing_differs(tmp_path):
     assert any("passed/states" in path for path in found)
     for path, leaf in found.items():
         assert leaf.tobytes() == expected[path].tobytes(), path
+    (least,) = (leaf for path, leaf in found.items() if path.endswith("least_wer"))
+    assert np.isfinite(least)
+    for name in ("unbroken", "killed"):  # the validation after update 2 begins the delay penalty
+        steps = [event["data"] for event in read_events(tmp_path / name / "events.jsonl", "train_step")]
+        for each in steps:
+            assert each["metrics"]["transducer/delay_penalty"] == approx(0.05 if each["update"] > 2 else 0.0)

@@ -44,7 +44,7 @@ def read_sets(data: Data, *, seed: int) -> Sets:
     train, validation = _read_training(data, inputs["train"], seed, options, is_split=not validation_of)
     if validation is None:
         validation = read_inputs(inputs["validation"], cache=data.cache, options=options)
-    validation = _some(validation, data.max_validation_utterances)
+    validation = spread(validation, data.max_validation_utterances)
     return Sets(train, validation, not validation_of, set_names(validation_of), validation_of or data.train)
 
 
@@ -75,7 +75,7 @@ def _read_training(
     train, cut = read_inputs(inputs, trim_db=data.trim_db, cache=data.cache, options=options), None
     if is_split:
         train, cut = split(train, share=data.validation_share, seed=seed)
-    return _some(train, data.max_train_utterances), cut
+    return spread(train, data.max_train_utterances), cut
 
 
 def _validation_of(data: Data, options: ReadOptions) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ PREPARE = """
   prepare LibriSpeech or spoken digits from a local copy: scripts/prepare_librispeech.py, scripts/prepare_digits.py"""
 
 
-def _some(utterances: Utterances, number: int) -> Utterances:
+def spread(utterances: Utterances, number: int) -> Utterances:
     """Evenly spread subset of `number` utterances. 0: all utterances."""
     if not number or number >= len(utterances):
         return utterances

@@ -1,13 +1,13 @@
-"""Downloads of corpus archives: resumed after interruptions, verified by checksum, and unpacked atomically."""
+"""Downloads of large files: resumed after interruptions, verified by checksum, and renamed when they are complete."""
 
 import hashlib
 import http.client
+import shutil
 import ssl
 import sys
-import tarfile
-import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +26,16 @@ OF_THE_NETWORK = (urllib.error.URLError, http.client.HTTPException, ConnectionEr
 
 @dataclass(frozen=True)
 class Archive:
-    """Tar archive at a URL, with the expected checksum."""
+    """File at a URL, with the expected checksum."""
 
     url: str
-    checksum: str
-    """`md5:…` or `sha256:…`, in hexadecimal."""
+    checksum: str = ""
+    """`md5:…` or `sha256:…`, in hexadecimal. Empty: it is not known, and the file is not verified."""
 
     @property
     def name(self) -> str:
-        return self.url.rpartition("/")[2]
+        """Last part of the URL's path."""
+        return urllib.parse.urlsplit(self.url).path.rpartition("/")[2]
 
 
 def fetch(archive: Archive, folder: Path) -> Path:
@@ -43,7 +44,8 @@ def fetch(archive: Archive, folder: Path) -> Path:
     An interrupted download is resumed, both immediately and by the next call.
 
     Raises:
-        RunError: If the server does not deliver the archive, or if its checksum differs from the expected one.
+        RunError: If the server does not deliver the archive or leads from https to http, if the disk has no space for
+            it, or if its checksum differs from the expected one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.name
@@ -53,8 +55,8 @@ def fetch(archive: Archive, folder: Path) -> Path:
     arrived = path if path.exists() else partial
     kind, _, expected = archive.checksum.partition(":")
     with open(arrived, "rb") as file:
-        checksum = hashlib.file_digest(file, kind).hexdigest()
-    if checksum != expected:
+        checksum = hashlib.file_digest(file, kind or "sha256").hexdigest()
+    if expected and checksum != expected:
         if arrived == partial:
             partial.unlink()
         raise RunError(
@@ -62,29 +64,6 @@ def fetch(archive: Archive, folder: Path) -> Path:
             f"one; {'download it again' if arrived == partial else 'remove the file'}, or use a mirror"
         )
     return arrived.rename(path)
-
-
-def unpack(path: Path, folder: Path) -> None:
-    """Moves the content of the archive's single top-level folder into `folder` after all of it is unpacked.
-
-    Existing files are kept.
-
-    Raises:
-        RunError: If the file is not a tar, or does not have a single top-level folder.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as made:
-        try:
-            with tarfile.open(path) as tar:
-                tar.extractall(made, filter="data")
-        except (tarfile.TarError, EOFError) as error:
-            raise RunError(f"{path}: not a complete tar: {error}; download it again") from None
-        tops = list(Path(made).iterdir())
-        if len(tops) != 1:
-            raise RunError(f"{path}: {len(tops)} files and folders at its top level; expected one folder")
-        for entry in sorted(tops[0].iterdir()):
-            if not (folder / entry.name).exists():
-                entry.rename(folder / entry.name)
 
 
 def _receive(url: str, partial: Path) -> None:
@@ -122,11 +101,18 @@ def _continue(url: str, partial: Path) -> bool:
     first = _size(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={first}-"} if first else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        if url.startswith("https:") and not answer.url.startswith("https:"):
+            raise RunError(f"{url} leads to {answer.url}: expected https, which keeps the file unchanged on its way")
         goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         length = answer.headers.get("Content-Length")
         total = int(length) + (first if goes_on else 0) if length else None
+        free = shutil.disk_usage(partial.parent).free
+        if length and int(length) > free:
+            raise RunError(
+                f"{url} has {int(length):,} more bytes, and the disk of {partial.parent} {free:,}: free space"
+            )
         with open(partial, "ab" if goes_on else "wb") as file, _bar() as bar:
-            task = bar.add_task(url.rpartition("/")[2], total=total, completed=first if goes_on else 0)
+            task = bar.add_task(partial.stem, total=total, completed=first if goes_on else 0)
             while block := answer.read(BLOCK_BYTES):
                 file.write(block)
                 bar.advance(task, len(block))
