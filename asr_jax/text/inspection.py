@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import regex
+
 from asr_jax.text.invisible import invisible_characters
 from asr_jax.text.normalise import APOSTROPHES
-from asr_jax.text.segmentation import words_of
+from asr_jax.text.segmentation import has_unspaced, words_of
 
 MIXED = ("LATIN", "CYRILLIC", "GREEK")
 """Scripts with letters that look alike."""
@@ -20,6 +22,8 @@ MOST_CAPITALS = 0.5
 MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)|&[a-z]+;|https?:|@@|▁|\|")
 FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]")
 DIGITS = re.compile(r"\d")
+PUNCTUATION = regex.compile(r"^\W+|\W+$")
+"""What is before and after the letters, marks and digits of a word."""
 LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -56,16 +60,21 @@ class Texts:
     scripts: tuple[str, ...]
     """Scripts of the corpus, such as `LATIN` and `HAN` (with kana), most frequent first."""
     words: Counter[str]
-    """Occurrences of each word, in lower case."""
+    """Occurrences of each word, in lower case and without punctuation around it."""
     has_capitals: bool
     """Whether some texts have both capital and small letters."""
     has_punctuation: bool
     """Whether texts have punctuation besides apostrophes."""
     without_spaces: bool
-    """Whether most words follow each other without a space, as in Mandarin."""
+    """Whether most words are in a script without spaces between words, as in Mandarin, also if the texts have some."""
     without_letters: tuple[int, ...]
     """Places of the texts that have no letter and no digit."""
     findings: tuple[Finding, ...]
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the texts are Latin, and at least one of a hundred words is `the`."""
+        return self.scripts == ("LATIN",) and 100 * self.words["the"] >= max(self.words.total(), 1)
 
 
 @cache
@@ -87,12 +96,9 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         ids: Ids of the utterances, for examples.
     """
     characters, words = Counter("".join(texts)), Counter[str]()
-    spaced = num_words = 0
-    for text in texts:
-        parts = text.lower().split()
-        found = words_of(text.lower())
-        words.update(found)
-        spaced, num_words = spaced + len(parts), num_words + len(found)
+    for word, number in Counter(word for text in texts for word in words_of(text.lower())).items():
+        words[PUNCTUATION.sub("", word)] += number
+    del words[""]
     by_script = Counter[str]()
     for character, number in characters.items():
         by_script[script_of(character)] += number
@@ -106,7 +112,7 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         words,
         has_capitals=any(map(_is_mixed, texts)),
         has_punctuation=any(unicodedata.category(each)[0] == "P" and each != "'" for each in characters),
-        without_spaces=num_words > 2 * spaced,
+        without_spaces=2 * sum(number for word, number in words.items() if has_unspaced(word)) > words.total(),
         without_letters=tuple(without),
         findings=tuple(findings),
     )

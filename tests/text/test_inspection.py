@@ -44,7 +44,8 @@ def test_usual_texts_have_no_findings(texts):
 
 
 def test_what_texts_have_in_common():
-    german = inspect_texts(["Guten Tag, Herr Groß!", "Ja"] * 9, ["u"] * 18)
+    german = inspect_texts(["Guten Tag, Herr Groß! –", "„Ja“"] * 9, ["u"] * 18)
+    assert sorted(german.words) == ["groß", "guten", "herr", "ja", "tag"]
     assert german.scripts == ("LATIN",)
     assert german.has_capitals
     assert german.has_punctuation
@@ -57,6 +58,20 @@ def test_what_texts_have_in_common():
     capitals = inspect_texts(["IT'S FINE"], ["u"])
     assert not capitals.has_capitals
     assert not capitals.has_punctuation
+
+
+def test_mandarin_with_spaces_between_words_is_a_script_without_spaces():
+    assert inspect_texts(["我们 昨天 去 北京 开会"] * 60, ["u"] * 60).without_spaces
+    assert inspect_texts(["我们用手机看NBA比赛"] * 60, ["u"] * 60).without_spaces
+    assert not inspect_texts(["안녕하세요 여러분"] * 60, ["u"] * 60).without_spaces
+
+
+@pytest.mark.parametrize(
+    ("text", "is_english"),
+    [("where did the café go", True), ("selamat pagi semua", False), ("die Katze sah den Hund", False)],
+)
+def test_english_is_known_by_its_words(text, is_english):
+    assert inspect_texts([text], ["u"]).is_english == is_english
 
 
 def test_apostrophes_of_several_kinds_and_characters_that_occur_once():

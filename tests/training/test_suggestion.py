@@ -81,6 +81,7 @@ def test_the_model_follows_from_the_hours_and_the_device(tmp_path, hours, machin
         (["It's fine, isn't it?", "No!"], "characters", "words.v1"),
         (["п'ять, п’ять", "їжак"], "characters", "words.v1"),
         (["早上好", "我们去北京"], "characters", "words.v1"),
+        (["我们 昨天 去 北京"] * 60, "characters", "words.v1"),
     ],
 )
 def test_labels_and_normaliser_follow_from_the_texts(tmp_path, texts, kind, normaliser):
