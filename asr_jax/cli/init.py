@@ -109,8 +109,9 @@ def report(found: Survey, console: Console) -> None:
     kinds = ["capital and small letters"] * texts.has_capitals + ["punctuation"] * texts.has_punctuation
     say(
         console,
-        f"texts: {', '.join(map(str.title, texts.scripts)) or 'no letters'}, {len(texts.characters):,} characters, "
-        f"{len(texts.words):,} different words" + f", with {' and '.join(kinds)}" * bool(kinds),
+        f"texts: {', '.join(map(str.title, texts.scripts)) or 'no letters'}, {len(texts.characters):,} characters"
+        + f", {len(texts.words):,} different words" * (not texts.without_spaces)
+        + f", with {' and '.join(kinds)}" * bool(kinds),
     )
     say(console, f"audio: {', '.join(f'{rate:,} Hz {share:.1%}' for rate, share in found.rates.items())}")
     if found.split:

@@ -43,6 +43,17 @@ def test_usual_texts_have_no_findings(texts):
     assert found(texts) == {}
 
 
+def test_latin_words_in_mandarin_are_neither_mistakes_nor_texts_in_capitals():
+    named = found([*MANDARIN, "我们周末唱卡拉OK，用手机看NBA比赛"])
+    assert set(named) == {"other_script"}
+    assert not named["other_script"].is_wrong
+
+
+def test_the_letters_of_another_script_are_shown():
+    (example,) = found([*UKRAINIAN, "їжа для кiшки"])["mixed_scripts"].examples
+    assert example == "u60 'кiшки' (Latin i)"
+
+
 def test_what_texts_have_in_common():
     german = inspect_texts(["Guten Tag, Herr Groß! –", "„Ja“"] * 9, ["u"] * 18)
     assert sorted(german.words) == ["groß", "guten", "herr", "ja", "tag"]

@@ -243,7 +243,7 @@ def _speakers(utterances: Sequence[Utterance], path: str) -> tuple[list[str], li
         message = "no speakers are known; the same voices may be in all sets, and error rates of new voices be higher"
         return names, [Finding("no_speakers", 0, message, is_wrong=False)]
     message = "folders that are taken for speakers, since no speakers are known"
-    return folders, [Finding("folders", number, message, is_wrong=False)]
+    return [os.path.relpath(folder, path) for folder in folders], [Finding("folders", number, message, is_wrong=False)]
 
 
 def hours_by_speaker(utterances: Utterances) -> Float64[np.ndarray, " K"]:

@@ -126,6 +126,7 @@ def test_folders_are_taken_for_speakers(tmp_path):
     folders = {role: {each.id.partition("/")[0] for each in found.sets[role]} for role in ROLES}
     assert not folders["train"] & (folders["test"] | folders["validation"])
     assert kinds(found)["folders"].number == 12
+    assert {each.speaker for each in found.train} <= {f"s{k}" for k in range(12)}
     assert len(hours_by_speaker(found.train)) == len(folders["train"])
 
 
