@@ -153,15 +153,14 @@ def lj_speech(folder: Path, given: argparse.Namespace) -> Path:
 
 
 def kaldi(folder: Path, given: argparse.Namespace) -> Path:
-    """A chapter of each speaker of LibriSpeech in Kaldi's data folders, as whole recordings with `segments`."""
+    """Twenty utterances of each chapter of the six hours in Kaldi's data folders, as one recording with `segments`."""
     for name in ("train", "dev", "test"):
         files = dict[str, list[str]](text=[], segments=[], utt2spk=[], **{"wav.scp": []})
-        chapters, speakers = dict[str, list[Any]](), set[str]()
+        chapters = dict[str, list[Any]]()
         for each in six_hours(given, name.replace("dev", "val")):
-            chapter, speaker = each["id"].rpartition("-")[0], each["speaker"]
-            if "arctic" not in chapter and (chapter in chapters or speaker not in speakers):
-                chapters.setdefault(chapter, []).append(each)
-                speakers.add(speaker)
+            of_chapter = chapters.setdefault(each["id"].rpartition("-")[0], [])
+            if len(of_chapter) < 20:
+                of_chapter.append(each)
         (folder / name / "wav").mkdir(parents=True)
         for chapter, utterances in chapters.items():
             parts, start_s = [], 0.0
@@ -190,7 +189,7 @@ CORPORA: dict[str, tuple[str, Callable[[Path, argparse.Namespace], Path]]] = {
     "LibriSpeech": ("LibriSpeech", lambda _, given: given.data / "read_speech/LibriSpeech"),
     "AN4": ("AN4 (CMU Sphinx)", lambda _, given: given.an4),
     "ARCTIC": ("LJSpeech", lj_speech),
-    "six_hours": ("Kaldi with `segments`", kaldi),
+    "Chapters": ("Kaldi with `segments`", kaldi),
     "digits": ("JSON lines", lambda _, given: given.data / "digits"),
     "German": ("Common Voice", common_voice),
     "Ukrainian": ("Hugging Face `audiofolder`", audio_folder),
@@ -199,10 +198,11 @@ CORPORA: dict[str, tuple[str, Callable[[Path, argparse.Namespace], Path]]] = {
 """Layout of each corpus, and the function that makes the corpus in a folder, or only returns its folder."""
 
 
-def ran(command: Sequence[str], work: Path, cache: Path) -> tuple[str, dict[str, float]]:
+def ran(command: Sequence[str], name: str, work: Path) -> tuple[str, dict[str, float]]:
     """Runs a command of Python; returns its output, and its time, processor time and largest memory."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(cache), "COLUMNS": "160"}
-    log, began_s = work / "output.txt", time.monotonic()
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(work / f"cache_{name}")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | cache
+    log, began_s = work / f"{name}.txt", time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, *command[1:]], cwd=work, env=environment, stdout=output, stderr=subprocess.STDOUT
@@ -218,15 +218,15 @@ def ran(command: Sequence[str], work: Path, cache: Path) -> tuple[str, dict[str,
 
 def tried(name: str, path: Path, work: Path) -> dict[str, Any]:
     """Figures of init, training and evaluation of a corpus."""
-    out, run, cache = work / f"init_{name}", work / "runs" / name, work / f"cache_{name}"
+    out, run = work / f"init_{name}", work / "runs" / name
     load = os.getloadavg()[0]
     options = ["--hours", str(HOURS), "--out", out.name, "--force"]
-    said, of_init = ran(["python", "-m", "asr_jax.init", str(path), *options], work, cache)
+    said, of_init = ran(["python", "-m", "asr_jax.init", str(path), *options], name, work)
     print(said, flush=True)
     train, evaluate, _ = (shlex.split(line) for line in said.split("\n") if line.startswith("  python -m"))
     evaluated = work / f"evaluated_{name}.json"
-    _, of_training = ran([*train, "--run-dir", str(run)], work, cache)
-    _, of_evaluation = ran([*evaluate[:3], str(run), *evaluate[4:], "--json", str(evaluated)], work, cache)
+    _, of_training = ran([*train, "--run-dir", str(run)], name, work)
+    _, of_evaluation = ran([*evaluate[:3], str(run), *evaluate[4:], "--json", str(evaluated)], name, work)
     found, experiment = json.loads(read_text(out / "findings.json")), load_config(out / "config.py")
     (result,) = json.loads(read_text(evaluated))["sets"].values()
     events = list(read_events(run / EVENTS))
@@ -245,6 +245,7 @@ def tried(name: str, path: Path, work: Path) -> dict[str, Any]:
         "training": of_training,
         "events": {name: data.get("elapsed_s") for name, data in last.items()},
         "evaluation": of_evaluation,
+        "measure": result["measure"],
         "wer": result["wer"],
         "cer": result["cer"],
     }
@@ -267,7 +268,7 @@ def main() -> None:
         path = folder if folder.exists() else make(folder, given)
         if given.looks:
             options = ["--skip-trial", "--out", f"looks_{name}", "--force", "--hours", str(HOURS)]
-            print(ran(["python", "-m", "asr_jax.init", str(path), *options], work, work / "cache")[0], flush=True)
+            print(ran(["python", "-m", "asr_jax.init", str(path), *options], name, work)[0], flush=True)
             continue
         rows[name] = {"layout": layout, "cores": os.cpu_count()} | tried(name, path, work)
         print(json_text(rows[name]), flush=True)

@@ -56,10 +56,12 @@ def planned(found: Suggestion) -> tuple[str, str]:
         f"compilation of {counted(trial.num_shapes, 'shape')}"
     )
     limit = f" of {trial.limit_bytes / 1e9:.1f} GB" if trial.limit_bytes else ""
-    return (
-        time,
-        f"{trial.memory_bytes / 1e9:.2f} GB{limit}, by XLA's analysis of the largest batch with the training state",
-    )
+    batch = f"{trial.memory_bytes / 1e9:.2f} GB"
+    analysis = "by XLA's analysis of the largest batch with the training state"
+    if trial.process_bytes:
+        process = f"{trial.process_bytes / 1e9:.2f} GB{limit} for the process, as in the trial"
+        return time, f"{process}; of it {batch} {analysis}"
+    return time, f"{batch}{limit}, {analysis}"
 
 
 def figures_of(found: Suggestion) -> dict[str, float]:
@@ -70,7 +72,8 @@ def figures_of(found: Suggestion) -> dict[str, float]:
         "updates": found.num_updates,
         "start_s": found.trial.start_s,
         "training_s": found.planned_s,
-        "memory_bytes": found.trial.memory_bytes,
+        "batch_bytes": found.trial.memory_bytes,
+        "memory_bytes": found.trial.process_bytes or found.trial.memory_bytes,
     }
 
 

@@ -69,7 +69,7 @@ def test_the_printed_commands_train_evaluate_and_transcribe(recordings, capsys):
     commands = [shlex.split(line) for line in printed.split("\n") if line.startswith("  python -m asr_jax.")]
     assert [command[2] for command in commands] == ["asr_jax.train", "asr_jax.evaluate", "asr_jax.transcribe"]
     assert "updates of" in printed
-    assert "GB, by XLA's analysis" in printed
+    assert "GB by XLA's analysis" in printed
     assert json.loads(Path("asr_jax_init/my_audio/findings.json").read_bytes())["planned"]["training_s"] < 0.005 * 3600
     for module, command in zip((train, evaluate, transcribe), commands, strict=True):
         module.main([*command[3:], *(SHORT if module is train else [])])
