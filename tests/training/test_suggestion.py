@@ -22,7 +22,8 @@ CPU, GPU, GPUS = (
 )
 TRIAL = Trial(
     padded_rate=100.0, compile_s=10.0, memory_bytes=2_000_000_000, limit_bytes=16_000_000_000,
-    process_bytes=3_000_000_000,     num_shapes=4, updates_per_epoch=200.0, padded_s=36.0, epoch_s=6480.0, validation_s=600.0,
+    process_bytes=3_000_000_000, num_shapes=4, updates_per_epoch=200.0, padded_s=36.0, epoch_s=6480.0,
+    validation_s=600.0,
 )  # fmt: skip
 SENTENCES = [f"the {noun} {verb} a {other}" for noun in ("cat", "dog") for verb in ("saw", "met") for other in "xyz"]
 
