@@ -228,9 +228,10 @@ def tried(name: str, path: Path, work: Path) -> dict[str, Any]:
     _, of_training = ran([*train, "--run-dir", str(run)], name, work)
     _, of_evaluation = ran([*evaluate[:3], str(run), *evaluate[4:], "--json", str(evaluated)], name, work)
     found, experiment = json.loads(read_text(out / "findings.json")), load_config(out / "config.py")
-    (result,) = json.loads(read_text(evaluated))["sets"].values()
-    events = list(read_events(run / EVENTS))
-    last = {each["event"]: each["data"] for each in events}
+    (result,) = json.loads(read_text(evaluated))["runs"][0]["sets"].values()
+    events = [(each["event"], each["data"]["elapsed_s"]) for each in read_events(run / EVENTS)]
+    of_training["training_s"] = round(events[-1][1] - dict(events)["compile"], 1)
+    of_training["start_s"] = round(of_training["wall_s"] - of_training["training_s"], 1)
     return {
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
@@ -243,7 +244,6 @@ def tried(name: str, path: Path, work: Path) -> dict[str, Any]:
         "planned": found["planned"],
         "init": of_init,
         "training": of_training,
-        "events": {name: data.get("elapsed_s") for name, data in last.items()},
         "evaluation": of_evaluation,
         "measure": result["measure"],
         "wer": result["wer"],
