@@ -273,7 +273,8 @@ def main() -> None:
         rows[name] = {"layout": layout, "cores": os.cpu_count()} | tried(name, path, work)
         print(json_text(rows[name]), flush=True)
         if given.json:
-            given.json.write_text(json_text({each: rows[each] for each in CORPORA if each in rows}) + "\n")
+            ordered = {each: rows[each] for each in CORPORA if each in rows}
+            given.json.write_text(json.dumps(ordered, indent=1) + "\n")
 
 
 if __name__ == "__main__":
