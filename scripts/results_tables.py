@@ -1,4 +1,4 @@
-"""Writes the tables of docs/results.md, docs/scale.md and docs/failures.md: `python scripts/results_tables.py`.
+"""Writes the tables of the pages `PAGES` in docs: `python scripts/results_tables.py`.
 
 The figures come from benchmarks/results. Each table is between two comments, `<!-- table: NAME -->` and
 `<!-- end -->`. `tests/scripts/test_results_tables.py` fails if a page differs from what this script writes.
@@ -14,7 +14,7 @@ from typing import Any
 from asr_jax.core.targets import ACCELERATORS, Accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("results", "scale", "failures", "serving"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("results", "scale", "failures", "serving", "init"))
 RESULTS = ROOT / "benchmarks/results"
 MODELS = {
     "quartznet_10x5": "QuartzNet 10x5", "zipformer_s": "Zipformer-S", "fastconformer_6x512": "FastConformer, 6 × 512",
@@ -444,6 +444,24 @@ def serving() -> str:
     return table(header, [[clients, answers, speed, f"{found['ratio']:.2f}", times, memory]])
 
 
+def init_corpora() -> str:
+    """What init found in eight corpora, its plan beside the training, and the error rates of two minutes."""
+    rows = []
+    for name, each in read("init_corpora").items():
+        planned, training = each["planned"], each["training"]
+        pairs = [(planned["training_s"], training["training_s"]), (planned["start_s"], training["start_s"])]
+        times = [f"{plan:.0f} / {measured:.0f}" for plan, measured in pairs]
+        memory = f"{planned['memory_bytes'] / 1e9:.2f} / {training['peak_bytes'] / 1e9:.2f}"
+        sizes = " / ".join(f"{of_set['hours']:.2f}" for of_set in each["sets"].values() if of_set["utterances"])
+        found = ", ".join(f"{kind} {number or ''}".strip() for kind, number in each["findings"].items()) or "none"
+        rates = [f"{100 * each[rate]:.0f}" for rate in ("wer", "cer")]
+        labels = f"{each['labels']}, `{each['normaliser']}`"
+        rows.append([f"{name}: {each['layout']}", sizes, found, labels, planned["updates"], *times, memory, *rates])
+    header = "corpus: layout | train / validation / test, h | findings | labels, normaliser | updates"
+    header += " | training, planned / measured, s | start, s | memory, GB | WER % | CER %"
+    return table(header, rows)
+
+
 def faults() -> str:
     """Runs with a fault; the seconds are those until all have ended, or have gone on after it."""
     found, rows = read("faults"), []
@@ -466,7 +484,7 @@ TABLES: dict[str, Callable[[], str]] = {
         an4, delay_penalty, streaming, streaming_long, exports, learning, accuracy, steps, smoke_runs, cold_start,
         inference, searches, data, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
         scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
-        serving,
+        serving, init_corpora,
     )
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.manifest import write_manifest
 from asr_jax.data.manifests.survey import Survey, survey
 from asr_jax.observe.tables import console_for, print_table, say
-from asr_jax.training.config_file import planned, text_of
+from asr_jax.training.config_file import figures_of, planned, text_of
 from asr_jax.training.suggestion import MEDIUM_H, Machine, Suggestion, fitted, more_split, suggest
 from asr_jax.training.trial import try_out
 
@@ -88,12 +88,13 @@ def main(arguments: Sequence[str]) -> None:
         chosen = tried(chosen, out / CONFIG)
         write_whole(out / CONFIG, text_of(chosen))
     time, memory = planned(chosen)
-    write_whole(out / FINDINGS, json_text(to_json(found) | {"time": time, "memory": memory}) + "\n")
+    figures = to_json(found) | {"time": time, "memory": memory, "planned": figures_of(chosen)}
+    write_whole(out / FINDINGS, json_text(figures) + "\n")
     say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
     for what, sentence in (("time", time), ("memory", memory)):
         say(console, f"planned {what}: {sentence or 'not measured (--skip-trial)'}")
     if found.train.hours < MEDIUM_H:
-        say(console, hint(found))
+        say(console, hint(found, out, chosen.normaliser))
     say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
     for line in commands(out, name, found):
         print(f"  {line}")
@@ -108,8 +109,9 @@ def report(found: Survey, console: Console) -> None:
     kinds = ["capital and small letters"] * texts.has_capitals + ["punctuation"] * texts.has_punctuation
     say(
         console,
-        f"texts: {', '.join(map(str.title, texts.scripts)) or 'no letters'}, {len(texts.characters):,} characters, "
-        f"{len(texts.words):,} different words" + f", with {' and '.join(kinds)}" * bool(kinds),
+        f"texts: {', '.join(map(str.title, texts.scripts)) or 'no letters'}, {len(texts.characters):,} characters"
+        + f", {len(texts.words):,} different words" * (not texts.without_spaces)
+        + f", with {' and '.join(kinds)}" * bool(kinds),
     )
     say(console, f"audio: {', '.join(f'{rate:,} Hz {share:.1%}' for rate, share in found.rates.items())}")
     if found.split:
@@ -154,17 +156,17 @@ def tried(chosen: Suggestion, config: Path) -> Suggestion:
     return found
 
 
-def hint(found: Survey) -> str:
+def hint(found: Survey, out: Path, normaliser: str) -> str:
     """Advice for little audio: a published model in the language, and the command that fine-tunes it."""
-    is_english = found.texts.scripts == ("LATIN",) and all(each.isascii() for each in found.texts.characters)
-    of, repository, config = ("any language", "facebook/w2v-bert-2.0", "w2v_bert_finetune")
-    if is_english:
-        of, repository, config = ("English", "nvidia/parakeet-ctc-0.6b", "fastconformer_finetune")
+    of, repository, config = ("any language (MIT licence)", "facebook/w2v-bert-2.0", "w2v_bert_finetune")
+    if found.texts.is_english:
+        of, repository, config = ("English (CC BY 4.0)", "nvidia/parakeet-ctc-0.6b", "fastconformer_finetune")
     folder = repository.partition("/")[2]
     return (
         f"hint: with {found.train.hours:.2g} h, a published model is better on a GPU; for {of}: hf download "
         f"{repository} --local-dir {folder}; python -m asr_jax.train --config configs/{config}.py --init-from {folder} "
-        "--data.train … --data.validation … --run-dir runs/tuned"
+        f"--data.train {quoted(out / 'train.jsonl')} --data.validation {quoted(out / 'validation.jsonl')} "
+        f"--data.tokenizer.normaliser {normaliser} --run-dir runs/tuned"
     )
 
 

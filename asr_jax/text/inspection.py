@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import regex
+
 from asr_jax.text.invisible import invisible_characters
 from asr_jax.text.normalise import APOSTROPHES
-from asr_jax.text.segmentation import words_of
+from asr_jax.text.segmentation import has_unspaced, words_of
 
 MIXED = ("LATIN", "CYRILLIC", "GREEK")
 """Scripts with letters that look alike."""
@@ -20,6 +22,8 @@ MOST_CAPITALS = 0.5
 MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)|&[a-z]+;|https?:|@@|▁|\|")
 FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]")
 DIGITS = re.compile(r"\d")
+PUNCTUATION = regex.compile(r"^\W+|\W+$")
+"""What is before and after the letters, marks and digits of a word."""
 LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -56,16 +60,21 @@ class Texts:
     scripts: tuple[str, ...]
     """Scripts of the corpus, such as `LATIN` and `HAN` (with kana), most frequent first."""
     words: Counter[str]
-    """Occurrences of each word, in lower case."""
+    """Occurrences of each word, in lower case and without punctuation around it."""
     has_capitals: bool
     """Whether some texts have both capital and small letters."""
     has_punctuation: bool
     """Whether texts have punctuation besides apostrophes."""
     without_spaces: bool
-    """Whether most words follow each other without a space, as in Mandarin."""
+    """Whether most words are in a script without spaces between words, as in Mandarin, also if the texts have some."""
     without_letters: tuple[int, ...]
     """Places of the texts that have no letter and no digit."""
     findings: tuple[Finding, ...]
+
+    @property
+    def is_english(self) -> bool:
+        """Whether the texts are Latin, and at least one of a hundred words is `the`."""
+        return self.scripts == ("LATIN",) and 100 * self.words["the"] >= max(self.words.total(), 1)
 
 
 @cache
@@ -87,12 +96,9 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         ids: Ids of the utterances, for examples.
     """
     characters, words = Counter("".join(texts)), Counter[str]()
-    spaced = num_words = 0
-    for text in texts:
-        parts = text.lower().split()
-        found = words_of(text.lower())
-        words.update(found)
-        spaced, num_words = spaced + len(parts), num_words + len(found)
+    for word, number in Counter(word for text in texts for word in words_of(text.lower())).items():
+        words[PUNCTUATION.sub("", word)] += number
+    del words[""]
     by_script = Counter[str]()
     for character, number in characters.items():
         by_script[script_of(character)] += number
@@ -106,7 +112,7 @@ def inspect_texts(texts: Sequence[str], ids: Sequence[str]) -> Texts:
         words,
         has_capitals=any(map(_is_mixed, texts)),
         has_punctuation=any(unicodedata.category(each)[0] == "P" and each != "'" for each in characters),
-        without_spaces=num_words > 2 * spaced,
+        without_spaces=2 * sum(number for word, number in words.items() if has_unspaced(word)) > words.total(),
         without_letters=tuple(without),
         findings=tuple(findings),
     )
@@ -121,33 +127,34 @@ def _of_texts(
         main: Scripts that most texts are in.
         without: Places of the texts without letters and digits.
     """
-    shown = {place: f"{name} {text[:60]!r}" for place, (name, text) in enumerate(zip(ids, texts, strict=True))}
 
     def about(kind: str, places: Sequence[int], message: str, *, is_wrong: bool = True) -> Iterator[Finding]:
         if places:
-            yield Finding(kind, len(places), message, tuple(shown[place] for place in places[:3]), is_wrong)
+            shown = [(place, mixed_word(texts[place]) * (kind == "mixed_scripts")) for place in places[:3]]
+            examples = tuple(f"{ids[place]} {word or repr(texts[place][:60])}" for place, word in shown)
+            yield Finding(kind, len(places), message, examples, is_wrong)
 
     def those(check: Callable[[str], object]) -> list[int]:
         return [place for place, text in enumerate(texts) if check(text)]
 
     def of_other_script(text: str) -> bool:
         is_other = any(script and script not in main for script in map(script_of, set(text)))
-        return is_other and not has_mixed_word(text)
+        return is_other and not mixed_word(text)
 
     empty = [place for place in without if not texts[place].strip()]
     yield from about("no_text", empty, "empty texts; they are left out")
     only_punctuation = [place for place in without if texts[place].strip()]
     yield from about("no_letters", only_punctuation, "texts of punctuation alone; they are left out")
     message = "texts with words of letters of several scripts that look alike; write each word in one script"
-    yield from about("mixed_scripts", those(has_mixed_word), message)
-    message = f"texts with letters of other scripts than {', '.join(map(str.title, main))}"
-    yield from about("other_script", those(of_other_script), message)
+    yield from about("mixed_scripts", those(mixed_word), message)
+    message = f"texts with letters of other scripts than {', '.join(map(str.title, main))}; each becomes a label"
+    yield from about("other_script", those(of_other_script), message, is_wrong="HAN" not in main)
     message = "texts with brackets or markup; the model would learn them as speech"
     yield from about("markup", those(MARKUP.search), message)
-    capitals = those(lambda text: text.isupper() and len(LETTERS.findall(text)) > 1)
+    capitals = those(lambda text: len(words := LETTERS.findall(text)) > 1 and all(map(str.isupper, "".join(words))))
     if len(capitals) < MOST_CAPITALS * len(texts):
         yield from about("capitals", capitals, "texts in capitals, unlike the others", is_wrong=False)
-    message = "texts with full-width or half-width letters; they become plain ones"
+    message = "texts with full-width or half-width letters or digits; they become plain ones"
     yield from about("full_width", those(FULL_WIDTH.search), message, is_wrong=False)
     if main:
         message = "texts with digits; spell them out as they are spoken"
@@ -168,11 +175,17 @@ def _of_characters(characters: Counter[str], texts: Sequence[str], main: Sequenc
         yield Finding("apostrophes", len(apostrophes), "kinds of apostrophes", which, is_wrong=False)
 
 
-def has_mixed_word(text: str) -> bool:
-    """Whether a word has letters of two of the scripts MIXED, such as a Latin `i` in a Ukrainian word."""
-    if text.isascii():
-        return False
-    return any(len({*map(script_of, set(word))} & {*MIXED}) > 1 for word in LETTERS.findall(text))
+def mixed_word(text: str) -> str:
+    """First word with letters of two of the scripts `MIXED`, and its letters of the rarer one. Empty: there is none.
+
+    A Latin `i` in a Ukrainian word is shown as `'кiшки' (Latin i)`.
+    """
+    for word in LETTERS.findall("" if text.isascii() else text):
+        scripts = Counter(script for script in map(script_of, word) if script in MIXED)
+        if len(scripts) > 1:
+            rare = min(scripts, key=scripts.__getitem__)
+            return f"{word!r} ({rare.title()} {' '.join(each for each in word if script_of(each) == rare)})"
+    return ""
 
 
 def _is_mixed(text: str) -> bool:

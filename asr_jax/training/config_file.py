@@ -32,14 +32,16 @@ from asr_jax.text.tokenizers import TokenizerSettings
 
 def text_of(found: Suggestion) -> str:
     """Text of the config. Its manifests are in the folder of the file."""
-    body = "\n".join(line for line in _lines(found) if line)
+    settings = "".join(of(found) for of in (_model, _data, _training))
+    lines = f'    return Experiment(\n        name="{found.name}",{settings}\n    )'.split("\n")
+    body = "\n".join(["def experiment() -> Experiment:", *filter(str.strip, lines)])  # blank: not needed
     imports = []
     for line in IMPORTS.split("\n"):
         module, _, names = line.partition(" import ")
         if used := [name for name in names.split(", ") if re.search(rf"\b{name}\b", body)]:
             imports.append(f"{module} import {', '.join(used)}")
-    about, lines = _about(found), "\n".join(imports)
-    return f'"""{about}"""\n\nfrom pathlib import Path\n\n{lines}\n\nFOLDER = Path(__file__).parent\n\n\n{body}\n'
+    head = [f'"""{_about(found)}"""', "from pathlib import Path", "\n".join(imports), "FOLDER = Path(__file__).parent"]
+    return "\n\n".join(head) + f"\n\n\n{body}\n"
 
 
 def planned(found: Suggestion) -> tuple[str, str]:
@@ -54,10 +56,25 @@ def planned(found: Suggestion) -> tuple[str, str]:
         f"compilation of {counted(trial.num_shapes, 'shape')}"
     )
     limit = f" of {trial.limit_bytes / 1e9:.1f} GB" if trial.limit_bytes else ""
-    return (
-        time,
-        f"{trial.memory_bytes / 1e9:.2f} GB{limit}, by XLA's analysis of the largest batch with the training state",
-    )
+    batch = f"{trial.memory_bytes / 1e9:.2f} GB"
+    analysis = "by XLA's analysis of the largest batch with the training state"
+    if trial.process_bytes:
+        process = f"{trial.process_bytes / 1e9:.2f} GB{limit} for the process, as in the trial"
+        return time, f"{process}; of it {batch} {analysis}"
+    return time, f"{batch}{limit}, {analysis}"
+
+
+def figures_of(found: Suggestion) -> dict[str, float]:
+    """Planned figures of the run for programs: times in seconds, memory in bytes. Empty without a trial."""
+    if found.trial is None:
+        return {}
+    return {
+        "updates": found.num_updates,
+        "start_s": found.trial.start_s,
+        "training_s": found.planned_s,
+        "batch_bytes": found.trial.memory_bytes,
+        "memory_bytes": found.trial.process_bytes or found.trial.memory_bytes,
+    }
 
 
 def _about(found: Suggestion) -> str:
@@ -76,89 +93,86 @@ def _about(found: Suggestion) -> str:
     )
 
 
-def _reasons(found: Suggestion) -> dict[str, str]:
-    """Returns the reasons for some settings, for the comments."""
-    survey, hours = found.survey, found.survey.train.hours
-    size_h = MEDIUM_H if found.size == "medium" else SMALL_H
-    size = f"{'less than' if found.size == 'tiny' else 'at least'} {size_h:g} h of audio"
-    if found.machine.is_cpu:
-        size = "a CPU trains larger models too slowly"
+def _model(found: Suggestion) -> str:
+    """Settings of the model."""
+    machine, tiny, hours = found.machine, found.size == "tiny", found.survey.train.hours
     front_end = "80 mels; each utterance is normalised"
-    if survey.is_telephone:
+    if found.survey.is_telephone:
         front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
     epochs = f"{found.epochs:.1f} epochs" if found.trial else "few epochs in a short time"
     augment = f"off: {epochs} are too few for it (it helps from about {AUGMENTED_EPOCHS})"
     if found.is_augmented:
         augment = f"strong, since the same {hours:.2g} h are used in {found.epochs:.0f} epochs"
+    size = f"{'less than' if tiny else 'at least'} {MEDIUM_H if found.size == 'medium' else SMALL_H:g} h of audio"
+    if machine.is_cpu:
+        size = "a CPU trains larger models too slowly"
+    return f"""
+        model=Model(
+            # {front_end}
+            front_end={found.front_end},
+            # Augmentation is {augment}
+            augment={found.augment},
+            # {found.parameters}: {size}
+            encoder={found.encoder},
+            {"# A second loss after two of the four layers: fewer updates are needed" if tiny else ""}
+            heads={found.heads},
+            {'primary="ctc",' if tiny else ""}
+        ),"""
+
+
+def _data(found: Suggestion) -> str:
+    """Settings of the data."""
+    survey, is_cpu = found.survey, found.machine.is_cpu
+    seconds, (low, high) = durations([survey.train]), survey.chars_per_s
     labels = {
         "words": f"a closed vocabulary of {counted(len(survey.texts.words), 'word')}; others cannot be recognised",
-        "characters": "a label for each character: a script without spaces"
-        if survey.texts.without_spaces
-        else f"a label for each character; pieces of SentencePiece from {PIECES_H:g} h of texts",
-        "sentencepiece": f"{hours:,.0f} h of texts are enough for pieces",
+        "characters": "a label for each character"
+        + (": a script without spaces" if survey.texts.without_spaces else f"; pieces from {PIECES_H:g} h of texts"),
+        "sentencepiece": f"{survey.train.hours:,.0f} h of texts are enough for pieces",
     }[found.labels]
-    return {"size": size, "front_end": front_end, "augment": augment, "labels": labels}
-
-
-def _lines(found: Suggestion) -> list[str]:
-    """Lines of the function `experiment`. Empty ones are settings that are not needed."""
-    survey, machine, tiny, why = found.survey, found.machine, found.size == "tiny", _reasons(found)
-    seconds, (low, high) = durations([survey.train]), survey.chars_per_s
-    num_long = int((seconds > found.limits_s[1]).sum())
-    why_case = "lower case" + " without punctuation" * (found.normaliser == "words.v1")
     memory = f": {found.trial.memory_bytes / 1e9:.2f} GB of memory" if found.trial else ""
-    return [
-        "def experiment() -> Experiment:",
-        "    return Experiment(",
-        f'        name="{found.name}",',
-        "        model=Model(",
-        f"            # {why['front_end']}",
-        f"            front_end={found.front_end},",
-        f"            # Augmentation is {why['augment']}",
-        f"            augment={found.augment},",
-        f"            # {found.parameters}: {why['size']}",
-        f"            encoder={found.encoder},",
-        "            # A second loss after two of the four layers: fewer updates are needed" if tiny else "",
-        f"            heads={found.heads},",
-        '            primary="ctc",' if tiny else "",
-        "        ),",
-        "        data=Data(",
-        '            train=(str(FOLDER / "train.jsonl"),),',
-        '            validation=(str(FOLDER / "validation.jsonl"),),',
-        f"            # {why['labels']}",
-        f'            # {why_case}; normaliser="none" keeps the texts as they are',
-        f"            tokenizer=TokenizerSettings({found.tokenizer}),",
-        "            filters=Filters(",
-        f"                # Rejects {num_long:,} of {len(seconds):,} utterances; 99 % have at most "
-        f"{np.percentile(seconds, 99):.1f} s, the longest has {seconds.max():.1f} s",
-        f"                max_duration_s={found.limits_s[1]:g},",
-        "                # Texts with other rates look as if they belonged to other audio",
-        f"                min_chars_per_s={low:.3g},",
-        f"                max_chars_per_s={high:.4g},",
-        "            ),",
-        f"            # {found.batch_s:g} s of audio in a batch{memory}",
-        f"            batching=Batching.planned(num_buckets={found.num_buckets}, seconds={found.batch_s:g}, "
-        f"row_multiple={found.row_multiple}),",
-        f"            speeds={'(0.9, 1.0, 1.1)' if found.is_augmented else '(1.0,)'},",
-        f"            max_validation_utterances={found.max_validated},  # time is short" if found.max_validated else "",
-        f"            workers={found.workers},  # "
-        + counted(machine.cores, "core")
-        + ("; threads read the audio" * machine.is_cpu),
-        "        ),",
-        f"        optim={found.optim},",
-        "        training=Training(",
-        f"            num_updates={found.num_updates},"
-        + (
-            f"  # {counted(round(found.epochs, 1), 'epoch')}, in about {_clock(found.planned_s)}" if found.trial else ""
-        ),
-        f"            split={found.split},  # parts of a batch, so that it fits the memory" if found.split > 1 else "",
-        f'            precision="{"f32" if machine.is_cpu else "bf16"}",',
-        f"            ema=EMA({found.ema:g}),  # the averaged parameters are validated and used",
-        f"            validation=Validation(every={math.ceil(found.num_updates / found.num_validations)}, live=False),",
-        f"            log_every={max(min(found.num_updates // 20, 50), 1)},",
-        "        ),",
-        "    )",
-    ]
+    validated = f"max_validation_utterances={found.max_validated},  # time is short" if found.max_validated else ""
+    return f"""
+        data=Data(
+            train=(str(FOLDER / "train.jsonl"),),
+            validation=(str(FOLDER / "validation.jsonl"),),
+            # {labels}
+            # lower case{" without punctuation" * (found.normaliser == "words.v1")}; \
+normaliser="none" keeps the texts as they are
+            tokenizer=TokenizerSettings({found.tokenizer}),
+            filters=Filters(
+                # Rejects {int((seconds > found.limits_s[1]).sum()):,} of {len(seconds):,} utterances; \
+99 % have at most {np.percentile(seconds, 99):.1f} s, the longest has {seconds.max():.1f} s
+                max_duration_s={found.limits_s[1]:g},
+                # Texts with other rates look as if they belonged to other audio
+                min_chars_per_s={low:.3g},
+                max_chars_per_s={high:.4g},
+            ),
+            # {found.batch_s:g} s of audio in a batch{memory}
+            batching=Batching.planned(num_buckets={found.num_buckets}, seconds={found.batch_s:g}, \
+row_multiple={found.row_multiple}),
+            speeds={"(0.9, 1.0, 1.1)" if found.is_augmented else "(1.0,)"},
+            {validated}
+            workers={found.workers},  # {counted(found.machine.cores, "core")}{"; threads read the audio" * is_cpu}
+        ),"""
+
+
+def _training(found: Suggestion) -> str:
+    """Settings of the optimiser and of the training."""
+    length = (
+        f"  # {counted(round(found.epochs, 1), 'epoch')}, in about {_clock(found.planned_s)}" if found.trial else ""
+    )
+    split = f"split={found.split},  # parts of a batch, so that it fits the memory" if found.split > 1 else ""
+    return f"""
+        optim={found.optim},
+        training=Training(
+            num_updates={found.num_updates},{length}
+            {split}
+            precision="{"f32" if found.machine.is_cpu else "bf16"}",
+            ema=EMA({found.ema:g}),  # the averaged parameters are validated and used
+            validation=Validation(every={math.ceil(found.num_updates / found.num_validations)}, live=False),
+            log_every={max(min(found.num_updates // 20, 50), 1)},
+        ),"""
 
 
 def _wrapped(title: str, text: str) -> list[str]:

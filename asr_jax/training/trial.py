@@ -1,5 +1,6 @@
 """Trial of a run: one batch shape is compiled and a few updates are timed, to plan the time and the memory."""
 
+import os
 import time
 from dataclasses import dataclass, replace
 
@@ -7,9 +8,10 @@ import jax
 import numpy as np
 
 from asr_jax.config import Experiment
-from asr_jax.core.allocator import available_bytes
+from asr_jax.core.allocator import RESIDENT, available_bytes
 from asr_jax.core.devices import platform_of
 from asr_jax.core.meshes import global_batch
+from asr_jax.core.text_files import read_text
 from asr_jax.data.batching.buckets import largest_first
 from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
@@ -39,6 +41,8 @@ class Trial:
     """Memory of a device during the largest batch by XLA's analysis, with the training state."""
     limit_bytes: int
     """Memory of a device; of a CPU, the available memory of this machine. 0: not known."""
+    process_bytes: int
+    """Resident memory of the process after the updates on a CPU, which a run needs as well. 0: not known."""
     num_shapes: int
     updates_per_epoch: float
     padded_s: float
@@ -95,16 +99,23 @@ def try_out(experiment: Experiment) -> Trial:
         state, average, _ = steps.apply_update(state, average, steps.accumulate(state, parts))
         jax.block_until_ready(state)
         taken.append(time.monotonic() - began_s)
-    update_s = float(np.median(taken[1:])) * (HOST if platform_of(setup.mesh.devices.flat[0]) == "cpu" else 1.0)
+    is_cpu = platform_of(setup.mesh.devices.flat[0]) == "cpu"
+    update_s = float(np.median(taken[1:])) * (HOST if is_cpu else 1.0)
     padded_s = float(plan.padded_by_bucket().sum()) / scale.per_s / plan.batches_per_epoch
     return Trial(
         padded_rate=shape.batch_size * shape.length / scale.per_s * setup.most_parts / update_s,
         compile_s=compile_s,
         memory_bytes=int(steps.memory["maximum_bytes"] or 0),
         limit_bytes=steps.memory["limit_bytes"] or available_bytes(),
+        process_bytes=_resident_bytes() if is_cpu else 0,
         num_shapes=len(setup.shapes),
         updates_per_epoch=setup.updates_per_epoch,
         padded_s=padded_s * experiment.training.accumulate,
         epoch_s=plan.length_per_epoch / scale.per_s,
         validation_s=setup.data.validation.index.hours * 3600,
     )
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process with the files of its libraries, in bytes; 0 if the system is not Linux."""
+    return int(read_text(RESIDENT).split()[1]) * os.sysconf("SC_PAGE_SIZE") if RESIDENT.exists() else 0

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,8 @@ def test_a_folder_becomes_a_config_manifests_a_picture_and_commands(recordings, 
     manifests = "".join((out / f"{part}.jsonl").read_text() for part in ("train", "validation", "test"))
     assert len({json.loads(line)["id"] for line in manifests.splitlines()}) == 45
     assert "python -m asr_jax.train --config asr_jax_init/my_audio/config.py --run-dir runs/my_audio" in printed
+    tuned = "configs/w2v_bert_finetune.py --init-from w2v-bert-2.0 --data.train asr_jax_init/my_audio/train.jsonl"
+    assert tuned in " ".join(printed.split())
     with pytest.raises(UserError, match=r"config.py exists: .*--out.*--force"):
         main([str(recordings), "--skip-trial"])
     main([str(recordings), "--skip-trial", "--force"])
@@ -66,7 +69,8 @@ def test_the_printed_commands_train_evaluate_and_transcribe(recordings, capsys):
     commands = [shlex.split(line) for line in printed.split("\n") if line.startswith("  python -m asr_jax.")]
     assert [command[2] for command in commands] == ["asr_jax.train", "asr_jax.evaluate", "asr_jax.transcribe"]
     assert "updates of" in printed
-    assert "GB, by XLA's analysis" in printed
+    assert "GB by XLA's analysis" in printed
+    assert json.loads(Path("asr_jax_init/my_audio/findings.json").read_bytes())["planned"]["training_s"] < 0.005 * 3600
     for module, command in zip((train, evaluate, transcribe), commands, strict=True):
         module.main([*command[3:], *(SHORT if module is train else [])])
     printed = capsys.readouterr().out

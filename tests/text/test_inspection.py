@@ -43,8 +43,20 @@ def test_usual_texts_have_no_findings(texts):
     assert found(texts) == {}
 
 
+def test_latin_words_in_mandarin_are_neither_mistakes_nor_texts_in_capitals():
+    named = found([*MANDARIN, "我们周末唱卡拉OK，用手机看NBA比赛"])
+    assert set(named) == {"other_script"}
+    assert not named["other_script"].is_wrong
+
+
+def test_the_letters_of_another_script_are_shown():
+    (example,) = found([*UKRAINIAN, "їжа для кiшки"])["mixed_scripts"].examples
+    assert example == "u60 'кiшки' (Latin i)"
+
+
 def test_what_texts_have_in_common():
-    german = inspect_texts(["Guten Tag, Herr Groß!", "Ja"] * 9, ["u"] * 18)
+    german = inspect_texts(["Guten Tag, Herr Groß! –", "„Ja“"] * 9, ["u"] * 18)
+    assert sorted(german.words) == ["groß", "guten", "herr", "ja", "tag"]
     assert german.scripts == ("LATIN",)
     assert german.has_capitals
     assert german.has_punctuation
@@ -57,6 +69,20 @@ def test_what_texts_have_in_common():
     capitals = inspect_texts(["IT'S FINE"], ["u"])
     assert not capitals.has_capitals
     assert not capitals.has_punctuation
+
+
+def test_mandarin_with_spaces_between_words_is_a_script_without_spaces():
+    assert inspect_texts(["我们 昨天 去 北京 开会"] * 60, ["u"] * 60).without_spaces
+    assert inspect_texts(["我们用手机看NBA比赛"] * 60, ["u"] * 60).without_spaces
+    assert not inspect_texts(["안녕하세요 여러분"] * 60, ["u"] * 60).without_spaces
+
+
+@pytest.mark.parametrize(
+    ("text", "is_english"),
+    [("where did the café go", True), ("selamat pagi semua", False), ("die Katze sah den Hund", False)],
+)
+def test_english_is_known_by_its_words(text, is_english):
+    assert inspect_texts([text], ["u"]).is_english == is_english
 
 
 def test_apostrophes_of_several_kinds_and_characters_that_occur_once():

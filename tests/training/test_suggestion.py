@@ -10,7 +10,7 @@ from asr_jax.data.manifests.reading import Utterances
 from asr_jax.data.manifests.survey import Survey
 from asr_jax.data.manifests.utterances import Utterance
 from asr_jax.text.inspection import inspect_texts
-from asr_jax.training.config_file import text_of
+from asr_jax.training.config_file import planned, text_of
 from asr_jax.training.suggestion import Machine, fitted, more_split, suggest
 from asr_jax.training.trial import Trial
 from tests.support import assert_within
@@ -22,7 +22,8 @@ CPU, GPU, GPUS = (
 )
 TRIAL = Trial(
     padded_rate=100.0, compile_s=10.0, memory_bytes=2_000_000_000, limit_bytes=16_000_000_000,
-    num_shapes=4, updates_per_epoch=200.0, padded_s=36.0, epoch_s=6480.0, validation_s=600.0,
+    process_bytes=3_000_000_000, num_shapes=4, updates_per_epoch=200.0, padded_s=36.0, epoch_s=6480.0,
+    validation_s=600.0,
 )  # fmt: skip
 SENTENCES = [f"the {noun} {verb} a {other}" for noun in ("cat", "dog") for verb in ("saw", "met") for other in "xyz"]
 
@@ -81,6 +82,7 @@ def test_the_model_follows_from_the_hours_and_the_device(tmp_path, hours, machin
         (["It's fine, isn't it?", "No!"], "characters", "words.v1"),
         (["п'ять, п’ять", "їжак"], "characters", "words.v1"),
         (["早上好", "我们去北京"], "characters", "words.v1"),
+        (["我们 昨天 去 北京"] * 60, "characters", "words.v1"),
     ],
 )
 def test_labels_and_normaliser_follow_from_the_texts(tmp_path, texts, kind, normaliser):
@@ -121,6 +123,15 @@ def test_the_length_fits_the_time(tmp_path):
         assert validations == limited.num_validations
     slow = replace(TRIAL, validation_s=50_000.0)
     assert 0 < fitted(chosen(surveyed(), hours=0.1), slow).max_validated <= 10
+
+
+def test_the_memory_on_a_cpu_is_that_of_the_process():
+    suggestion = fitted(chosen(surveyed()), TRIAL)
+    assert planned(suggestion)[1].startswith(
+        "3.00 GB of 16.0 GB for the process, as in the trial; of it 2.00 GB by XLA"
+    )
+    on_gpu = replace(suggestion, trial=replace(TRIAL, process_bytes=0))
+    assert planned(on_gpu)[1].startswith("2.00 GB of 16.0 GB, by XLA's analysis")
 
 
 def test_a_batch_is_divided_until_it_fits_the_memory(tmp_path):

@@ -6,7 +6,7 @@ from typing import get_args
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, TABLES, Role, local_input, resolve
+from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, OF_LHOTSE, TABLES, Role, local_input, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS, TEXT_ENDINGS, is_about
 
@@ -44,6 +44,14 @@ def find_sets(path: str) -> Files:
     if not found["train"]:
         return {"train": [name for role in ROLES for name in found[role]], "validation": [], "test": []}
     return found
+
+
+def unread(files: Files) -> list[str]:
+    """JSON lines beside those of the sets, such as other test sets, which are not read."""
+    read = {Path(name) for of_role in files.values() for name in of_role}
+    beside = {other for path in read if path.suffix == ".jsonl" for other in path.parent.glob("*.jsonl")} - read
+    others = (path for path in sorted(beside) if not NOT_DATA.fullmatch(path.name) and not OF_LHOTSE.match(path.name))
+    return list(map(str, others))
 
 
 WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (documentation: data). \

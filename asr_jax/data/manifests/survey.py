@@ -18,7 +18,7 @@ from asr_jax.data.manifests.columns import NameColumn
 from asr_jax.data.manifests.durations import tolerated_s
 from asr_jax.data.manifests.held_out import about_duplicates, audio_keys, text_keys, with_held_out
 from asr_jax.data.manifests.inputs import described
-from asr_jax.data.manifests.layouts import ROLES, find_sets
+from asr_jax.data.manifests.layouts import ROLES, find_sets, unread
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -87,7 +87,11 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     headers = in_threads(_header, parts, "headers")
     rejected += [each for each in headers if isinstance(each, Rejected)]
     usable = [place for place, each in enumerate(headers) if isinstance(each, AudioInfo)]
-    findings = [*_about_rejected(rejected), *_about_durations([(parts[k], headers[k]) for k in usable])]
+    findings = [
+        *_about_unread(unread(files) if os.path.isdir(path) else []),
+        *_about_rejected(rejected),
+        *_about_durations([(parts[k], headers[k]) for k in usable]),
+    ]
     texts = inspect_texts([parts[k].text for k in usable], [parts[k].id for k in usable])
     findings += texts.findings
     without = {usable[place] for place in texts.without_letters}
@@ -137,6 +141,12 @@ def _header(utterance: Utterance) -> AudioInfo | Rejected:
 def _with_duration(utterance: Utterance, info: AudioInfo | Rejected) -> Utterance:
     known = isinstance(info, AudioInfo) and not utterance.duration_s > 0
     return replace(utterance, duration_s=info.duration_s) if known and isinstance(info, AudioInfo) else utterance
+
+
+def _about_unread(names: Sequence[str]) -> Iterator[Finding]:
+    if names:
+        message = "manifests beside those of the sets; they are not read: give a manifest of all to use them"
+        yield Finding("unread", len(names), message, tuple(names[:3]), is_wrong=False)
 
 
 def _about_rejected(rejected: Sequence[Rejected]) -> Iterator[Finding]:
@@ -243,7 +253,7 @@ def _speakers(utterances: Sequence[Utterance], path: str) -> tuple[list[str], li
         message = "no speakers are known; the same voices may be in all sets, and error rates of new voices be higher"
         return names, [Finding("no_speakers", 0, message, is_wrong=False)]
     message = "folders that are taken for speakers, since no speakers are known"
-    return folders, [Finding("folders", number, message, is_wrong=False)]
+    return [os.path.relpath(folder, path) for folder in folders], [Finding("folders", number, message, is_wrong=False)]
 
 
 def hours_by_speaker(utterances: Utterances) -> Float64[np.ndarray, " K"]:

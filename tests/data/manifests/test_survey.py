@@ -83,6 +83,7 @@ def test_given_sets_are_kept_and_training_loses_copies_of_the_others(tmp_path):
     found = surveyed(tmp_path / "a", tmp_path)
     assert found.split == ""
     assert "no_test" in kinds(found)
+    assert "unread" not in kinds(found)
     assert len(found.sets["validation"]) == 10
     assert not len(found.sets["test"])
     assert "u3" not in set(found.train.ids())
@@ -91,6 +92,15 @@ def test_given_sets_are_kept_and_training_loses_copies_of_the_others(tmp_path):
     write(tmp_path / "a/dev.jsonl", [lines[k] for k in range(30, 40)] + [lines[5] | {"id": "again"}])
     assert "u5" not in set(surveyed(tmp_path / "a", tmp_path).train.ids())
     assert kinds(found)["speakers_shared"].number == 8
+
+
+def test_manifests_of_no_set_are_named(tmp_path):
+    lines = corpus(tmp_path / "a", train=range(30), dev=range(30, 40))
+    write(tmp_path / "a/noisy.jsonl", lines[:5])
+    unread = kinds(surveyed(tmp_path / "a", tmp_path))["unread"]
+    assert unread.examples == (str(tmp_path / "a/noisy.jsonl"),)
+    assert not unread.is_wrong
+    assert "unread" not in kinds(surveyed(tmp_path / "a/train.jsonl", tmp_path))
 
 
 def test_what_cannot_be_used_is_named_and_left_out(tmp_path):
@@ -126,6 +136,7 @@ def test_folders_are_taken_for_speakers(tmp_path):
     folders = {role: {each.id.partition("/")[0] for each in found.sets[role]} for role in ROLES}
     assert not folders["train"] & (folders["test"] | folders["validation"])
     assert kinds(found)["folders"].number == 12
+    assert {each.speaker for each in found.train} <= {f"s{k}" for k in range(12)}
     assert len(hours_by_speaker(found.train)) == len(folders["train"])
 
 
