@@ -155,8 +155,8 @@ DEFAULTS = (
     "--grad_accumulation_batches 8 --batch_split_factor 1 --global_batch_size 1024 --num_gpus 8 --num_buckets 6 "
     "--no_amp false --save_frequency 5000 --val_frequency 1000 --log_frequency 1 --prediction_frequency 1000 "
     "--seed 1 --delay_penalty wer_schedule --canary_exponent 0.75 --prob_background_noise 0.25 "
-    "--noise_delay_steps 4896 --noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 --rsp_seq_len_freq 99 0 1 "
-    "--weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
+    "--noise_delay_steps 4896 --noise_ramp_steps 4896 --noise_initial_low 30 --noise_initial_high 60 "
+    "--rsp_seq_len_freq 99 0 1 --weights_init_scale 0.5 --model_config configs/testing-1023sp_run.yaml"
 )
 
 
@@ -306,6 +306,8 @@ def _augmentation(given: Given) -> Iterator[Change | str]:
     yield Change("model.augment", tuple(made))
     for each in made:
         yield from parts(f"model.augment.{type(each).__name__}", each, ORIGINS[type(each)])
+    width = "max_width_share" if longest < 1 else "max_time_frames"
+    yield from parts("model.augment.SpecAugment", made[-1], {width: f"{SPEC}.max_time"})
 
 
 MASKS = {"num_freq_masks": "freq_masks", "max_freq_bins": "max_freq", "num_time_masks": "time_masks"}
@@ -318,10 +320,7 @@ ORIGINS: Mapping[type, dict[str, str]] = {
     },
     Babble: {"probability": "--prob_babble_noise", "snr_db": RAMP},
     NarrowBand: {"probability": "--prob_train_narrowband"},
-    SpecAugment: {
-        ours: f"{SPEC}.{theirs}"
-        for ours, theirs in (MASKS | {"max_width_share": "max_time", "max_time_frames": "max_time"}).items()
-    },
+    SpecAugment: {ours: f"{SPEC}.{theirs}" for ours, theirs in MASKS.items()},
 }
 """Names of the fields of the augmentations."""
 CAIMAN = System(

@@ -65,6 +65,7 @@ FIELDS_OF_HEADS = {
         "weight_by": "model.rnnt_reduction",
         "split": f"{TRAIN}.batch_size {JOINT}.fused_batch_size: batch_size / fused_batch_size",
         "scale": "model.aux_ctc.ctc_loss_weight: 1 - ctc_loss_weight",
+        "fast_emit": under("model.loss", "warprnnt_numba_kwargs.fastemit_lambda tdt_kwargs.fastemit_lambda"),
         "decoding.max_symbols": "model.decoding.greedy.max_symbols model.decoding.greedy.max_symbols_per_step",
     },
     "ctc": {
@@ -86,7 +87,7 @@ ROWS: Mapping[str, Row] = {
     "model.log_prediction": NotNeeded("training.validation.num_samples transcripts are shown"),
     "model.compute_eval_loss": "training.validation.loss",
     "model.skip_nan_grad": NotNeeded("an update with non-finite values is voided"),
-    "model.ctc_reduction|model.rnnt_reduction model.labels": PART,
+    "model.ctc_reduction model.rnnt_reduction model.labels": PART,
     "model.variational_noise.*": Absent("there is no variational noise", ("start_step",)),
     under("model", "repeat dropout separable kernel_size_factor"): NotNeeded("blocks have their own"),
     "sample_rate repeat dropout separable labels model.model_defaults.*": NotNeeded("other keys refer to it"),
@@ -275,12 +276,12 @@ def _heads(given: Given) -> Iterator[Change | str]:
     share = given.real("model.aux_ctc.ctc_loss_weight") if len(heads) > 1 else 0.0
     reduction = given.get("model.ctc_reduction") or given.get("model.aux_ctc.ctc_reduction")
     by: Any = "labels" if reduction == "mean_volume" else "utterances"
-    rows, parts = given.number(f"{TRAIN}.batch_size"), given.number("model.joint.fused_batch_size") or 0
+    rows, fused = given.number(f"{TRAIN}.batch_size"), given.number("model.joint.fused_batch_size") or 0
     for name, head in heads.items():
         if isinstance(head, CTC):
             heads[name] = replace(head, weight_by=by, scale=share or 1.0)
         elif isinstance(head, Transducer):
-            split = max((rows or parts) // parts, 1) if parts > 0 else head.split
+            split = max((rows or fused) // fused, 1) if fused > 0 else head.split
             heads[name] = replace(head, scale=round(1.0 - share, 6), split=split)
     yield _whole(given, "model.heads", heads, *(f"model.{each}" for each in config))
     for name, head in heads.items():
@@ -333,7 +334,10 @@ def _data(given: Given) -> Iterator[Change | str]:
         yield Change("data.batching.unit", "utterances", key)
         yield Change("data.batching.max_rows", rows, key)
     if of_job:
-        yield "a batch has batch_size utterances on each device; NeMo's recipes expect about 2000 per update"
+        yield (
+            "a batch has batch_size utterances on each device; NeMo's recipes are for about 2000 utterances per update "
+            "(batch_size × devices × accumulate_grad_batches)"
+        )
 
 
 def _tokenizer(given: Given, base: Experiment) -> Iterator[Change | str]:

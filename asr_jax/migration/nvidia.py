@@ -37,7 +37,9 @@ OF_YAML: Mapping[str, Row] = {
     "--model_config|MODEL_CONFIG": NotNeeded("the file is one of the sources"),
     "--train_manifests|TRAIN_MANIFESTS|--train_tar_files": "data.train",
     "--val_manifests|VAL_MANIFESTS|--val_tar_files": "data.validation",
-    "input_val.*": NotNeeded("validation uses the front-end of training without augmentation, and no filters"),
+    "input_val.*": NotNeeded(
+        "validation has the front-end and the normaliser of training, and neither augmentation nor filters"
+    ),
     f"{AUDIO}.sample_rate|{FEATURES}.sample_rate": "model.front_end.rate_hz",
     f"{AUDIO}.trim_silence": To("data.trim_db", lambda value: 60.0 if truth(value) else 0.0),
     f"{AUDIO}.max_duration": "data.filters.max_duration_s",

@@ -120,6 +120,11 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("data.batching.edges_s", (round(seconds + 0.005, 2),), name)
     yield from _optimizer(given, base)
     yield from speeds(given)
+    if given.is_on(f"{AUDIO}.normalize_transcripts"):
+        yield (
+            "data.tokenizer.normaliser does not spell out numbers and abbreviations, as NVIDIA's does: english.v1 does, "
+            "with the extra `text`"
+        )
     yield from _augmentation(given)
     if f"{ENCODER}.blocks" in given:
         keys = [key for key in under(ENCODER, BLOCKS).split() if key in given]

@@ -345,7 +345,8 @@ def transducer_of(config: Mapping[str, Any], path: Path) -> Transducer:
             "package has no multi-blank transducers"
         )
     loss, greedy = section(config, "loss"), section(section(config, "decoding"), "greedy")
-    options = section(loss, f"{loss.get('loss_name')}_kwargs")
+    kind = loss.get("loss_name", "default")
+    options = section(loss, f"{'warprnnt_numba' if kind == 'default' else kind}_kwargs")
     try:
         return Transducer(
             prediction=LSTMPrediction(
