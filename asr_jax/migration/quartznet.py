@@ -122,8 +122,8 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield from speeds(given)
     if given.is_on(f"{AUDIO}.normalize_transcripts"):
         yield (
-            "data.tokenizer.normaliser does not spell out numbers and abbreviations, as NVIDIA's does: english.v1 does, "
-            "with the extra `text`"
+            "data.tokenizer.normaliser does not spell out numbers and abbreviations, as NVIDIA's does: english.v1 "
+            "does, with the extra `text`"
         )
     yield from _augmentation(given)
     if f"{ENCODER}.blocks" in given:
