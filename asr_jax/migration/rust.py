@@ -171,7 +171,10 @@ def _w2v_bert(given: Given, changes: dict[str, Any]) -> Iterator[Change | str]:
         yield Change("model.encoder", replace(found[0], masks=True), "--w2v-hf-model-dir")  # type: ignore[call-arg]
         yield Change("model.front_end", found[1], "--w2v-hf-model-dir")
     else:
-        yield f"--w2v-hf-model-dir: {path} is not on this machine: the sizes are the released ones; migrate where the folder is"
+        yield (
+            f"--w2v-hf-model-dir: {path} is not on this machine: the sizes are the released ones; migrate where the "
+            "folder is"
+        )
     if given.is_on("--w2v-hf-load-weights"):
         yield Change("init.path", path, "--w2v-hf-load-weights --w2v-hf-model-dir")
 
