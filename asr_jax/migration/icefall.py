@@ -108,7 +108,7 @@ def _heads(given: Given, base: Experiment) -> Iterator[Change | str]:
         scale = given.real("--ctc-loss-scale", 0.2) if with_transducer or with_decoder else 1.0
         cr = given.real("--cr-loss-scale", 0.2) / scale if with_cr else 0.0
         heads["ctc"] = CTC(dropout=0.1, scale=scale, consistency=round(cr, 6))
-        names += " --ctc-loss-scale" + " --cr-loss-scale" * with_cr
+        names += " --ctc-loss-scale" * (with_transducer or with_decoder) + " --cr-loss-scale" * with_cr
     if with_decoder:
         sizes = {"dim": 512, "num_layers": 6, "attention_dim": 512, "num_heads": 8, "feedforward_dim": 2048}
         names_of_sizes = {name: f"--attention-decoder-{name.replace('_', '-')}" for name in sizes}

@@ -423,5 +423,5 @@ NEMO = System(
     ROWS,
     _recipe,
     _derive,
-    (Program("*", "trainer.precision=32 exp_manager.ema.decay=0.0"),),
+    (Program("*", "trainer.precision=32 trainer.accumulate_grad_batches=1 exp_manager.ema.decay=0.0"),),
 )

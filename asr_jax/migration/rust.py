@@ -9,7 +9,7 @@ from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, model_of
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement
-from asr_jax.migration.changes import Change
+from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, one_of, to, truth, words
 from asr_jax.models.conformer import PARAFORMER, Conformer
@@ -171,7 +171,10 @@ def _w2v_bert(given: Given, changes: dict[str, Any]) -> Iterator[Change | str]:
         yield Change("model.encoder", replace(found[0], masks=True), "--w2v-hf-model-dir")  # type: ignore[call-arg]
         yield Change("model.front_end", found[1], "--w2v-hf-model-dir")
     else:
-        yield f"{path} is not on this machine: the sizes are the released ones; migrate where the folder is"
+        yield (
+            f"--w2v-hf-model-dir: {path} is not on this machine: the sizes are the released ones; migrate where the "
+            "folder is"
+        )
     if given.is_on("--w2v-hf-load-weights"):
         yield Change("init.path", path, "--w2v-hf-load-weights --w2v-hf-model-dir")
 
@@ -263,8 +266,14 @@ def _schedule(name: str, given: Given) -> Iterator[Change]:
         schedule = InverseEpoch(
             peak_lr=peak, min_lr=least, warmup_epochs=warmup, hold_epochs=hold, exponent=float(exponent)
         )
-    names = steps if any(steps.values()) else usual
-    yield Change("optim.schedule", schedule, " ".join(["--learning-rate", *names, "--lr-min"]))
+    yield Change("optim.schedule", schedule)
+    if any(steps.values()):
+        names = {"decay": "--lr-decay-steps", "final_share": "--lr-min --learning-rate: lr-min / learning-rate"}
+        names |= {f"{part}_updates": f"--lr-{part}-steps" for part in ("warmup", "hold", "decay")}
+    else:
+        names = {"exponent": "--lr-decay-exponent", "min_lr": "--lr-min"}
+        names |= {f"{part}_epochs": f"--lr-{part}-epochs" for part in ("warmup", "hold")}
+    yield from parts("optim.schedule", schedule, {"peak_lr": "--learning-rate", **names})
 
 
 def _clipping(given: Given) -> Iterator[Change | str]:

@@ -28,6 +28,7 @@ NOT_HERE = ("--w2v-hf-model-dir", "--input-dim")
 BESIDE = {
     "--adaptive-batch-budget": "--adaptive-batch-unit frames",
     "--adaptive-batch-unit": "--adaptive-batch-budget 40000",
+    "--adaptive-batch-max-samples": "--adaptive-batch-unit frames",
     "--d-model": "--architecture squeezeformer",
     "--num-layers": "--architecture squeezeformer",
     "--num-heads": "--architecture squeezeformer",

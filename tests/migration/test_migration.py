@@ -1,5 +1,6 @@
 """Migration of each system: the settings that values become, what differs, and mistakes in sources."""
 
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from asr_jax.losses.transducer import Since
 from asr_jax.migration import rust
 from asr_jax.migration.engine import detected, migrate
 from asr_jax.migration.python_source import expression
+from asr_jax.migration.report import config_text
 from asr_jax.migration.sources import read_sources, read_yaml
 from asr_jax.migration.systems import SYSTEMS
 from asr_jax.models.w2v_bert import W2VBert
@@ -259,6 +261,100 @@ def test_a_schedule_by_the_width_of_the_model(tmp_path):
     assert found.model.front_end.then == ()
 
 
+CONFORMER = "model.encoder._target_=x.ConformerEncoder model.encoder.feat_in=64 model.encoder.n_layers=18"
+FAST = f"speech_to_text.py {CONFORMER} model.encoder.d_model=512 model.encoder.subsampling_factor=8"
+RNNT = (
+    "model.decoder._target_=x.RNNTDecoder model.decoder.prednet.pred_hidden=640 model.joint._target_=x.RNNTJoint "
+    "model.decoder.prednet.pred_rnn_layers=1 model.joint.jointnet.joint_hidden=640 model.rnnt_reduction=mean_volume "
+    "model.joint.jointnet.activation=relu model.loss.warprnnt_numba_kwargs.fastemit_lambda=0.005"
+)
+TDT = (
+    "model.joint.num_extra_outputs=2 model.loss.loss_name=tdt model.loss.tdt_kwargs.durations=[0,1] "
+    "model.loss.tdt_kwargs.omega=0.1 model.decoding.model_type=tdt model.decoding.durations=[0,1]"
+)
+
+
+def test_transducers_of_nemo():
+    """loss_name default is warprnnt_numba, whose options it has."""
+    found = experiment_of("nemo", f"{FAST} {RNNT} model.loss.loss_name=default")
+    head = found.model.heads["transducer"]
+    assert (head.weight_by, head.fast_emit, head.durations) == ("labels", 0.005, ())
+    mean = experiment_of("nemo", f"{FAST} {RNNT.replace('mean_volume', 'mean_batch')}")
+    assert mean.model.heads["transducer"].weight_by == "utterances"
+
+
+@pytest.mark.parametrize(
+    ("system", "command", "absent", "present"),
+    [
+        ("nemo", f"{FAST} {RNNT}", "omega|averaged", "valid frames only"),
+        ("nemo", f"{FAST} {RNNT} {TDT}", "averaged", "omega"),
+        ("nemo", "x.py init_from_nemo_model=x.nemo", "clip|averaged|warm-up|weight decay", "the mean over labels"),
+        ("icefall", "./zipformer/train.py --use-fp16 1", "is set below|float16", "--enable-musan: there is no noise"),
+        (
+            "icefall",
+            "./zipformer/train.py --enable-musan 0",
+            "(?i)musan:|is set below",
+            "an exponential moving average",
+        ),
+        ("caiman", "./scripts/train.sh", "is no penalty|only if", "--prob_background_noise=0.25: there is no noise"),
+        ("wav2vec2", "NUM_GPUS=4 bash scripts/pretrain_base.sh", "64 sub-batches|bfloat16", "in each sub-batch"),
+        ("rust", f"{RUST} --architecture squeezeformer --variant xs", "pieces is 128", "Upsampled frames"),
+    ],
+)
+def test_what_differs_fits_the_settings(system, command, absent, present, capsys):
+    """What holds for the settings of the recipe alone is not said of the migrated ones."""
+    main(["--from", system, "--", command])
+    _, _, differs = " ".join(capsys.readouterr().out.split()).partition("What differs:")
+    assert present in differs
+    assert not re.search(absent, differs)
+
+
+def test_every_computed_value_has_its_setting_or_a_reason():
+    lines = {
+        line.given.split("=")[0]: (line.kind, line.result)
+        for system, command in (
+            ("caiman", "./scripts/train.sh --prob_train_narrowband 0.1"),
+            ("icefall", "./zipformer/train.py --causal 0 --full-libri 1"),
+            ("nemo", f"{FAST} trainer.benchmark=false trainer.strategy.x=1 trainer.fast_dev_run=5 trainer.num_nodes=1"),
+        )
+        for line in migrated(system, command.split()).lines
+    }
+    assert lines["--prob_background_noise"] == ("default", "see What differs")
+    assert lines["--noise_delay_steps"] == ("not needed", "it has no effect beside the other values")
+    assert lines["--prob_train_narrowband"] == ("mapped", "model.augment.NarrowBand.probability = 0.1")
+    assert lines["--enable-musan"] == ("default", "see What differs")
+    assert lines["--causal"] == ("not needed", "it is off")
+    assert lines["--full-libri"][0] == "mapped"
+    assert lines["trainer.benchmark"] == ("not needed", "XLA chooses kernels when it compiles")
+    assert lines["trainer.strategy.x"][1].startswith("every batch is split over all devices")
+    assert lines["trainer.fast_dev_run"] == ("refused", "the trainer has no such setting")
+    assert lines["trainer.num_nodes"][1].startswith("data.batching.devices")
+    assert lines["exp_manager.ema.decay"] == ("default", "training.ema.decay = 0.0")
+
+
+def test_given_values_are_written_even_if_they_are_the_defaults():
+    schedule = "model.optim.sched.name=CosineAnnealing model.optim.lr=1e-3 model.optim.sched.min_lr=1e-4"
+    text = config_text(migrated("nemo", f"{FAST} model.decoder._target_=x.ConvASRDecoder {schedule}".split()), "")
+    for line in (
+        "num_layers=18,  # encoder.n_layers=18",
+        "dim=512,  # encoder.d_model=512",
+        "peak_lr=0.001,  # optim.lr=1e-3",
+        'decay="cosine",  # sched.name=CosineAnnealing',
+        "final_share=0.1,  # sched.min_lr=1e-4, optim.lr=1e-3: min_lr / lr",
+        "decay=0.0,  # ema.decay=0.0 by default",
+    ):
+        assert line in text
+
+
+def test_speeds_have_their_formula():
+    rates = "input_train.audio_dataset.speed_perturbation.{}"
+    command = ["train.py", f"{rates.format('min_rate')}=0.8", f"{rates.format('max_rate')}=1.25"]
+    found = migrated("caiman", command)
+    assert_close(found.experiment.data.speeds[0], (1 / 0.8 + 1 / 1.25) / 2, rtol=1e-6)
+    assert "(1 / min_rate + 1 / max_rate) / 2" in found.comments["data.speeds"]
+    assert "(1 / min_rate - 1 / max_rate) / 2" in found.comments["data.speed_jitter"]
+
+
 MISTAKES = [
     ("quartznet", "DALI=1 bash scripts/train.sh", "DALI is not a name of NVIDIA's QuartzNet"),
     ("caiman", "train.py --prob_babble_noise 1 --noise_initial_high 1", "the settings do not fit this package: first"),
@@ -325,12 +421,19 @@ def test_a_misspelt_variable_of_a_wrapper_is_a_mistake(tmp_path):
     ],
 )
 def test_systems_are_recognised(text, name):
-    assert detected(SYSTEMS, text).name == name
+    assert detected(SYSTEMS, text, "x.sh").name == name
 
 
 def test_sources_without_a_system():
-    with pytest.raises(UserError, match="the sources may be of none: expected --from caiman"):
-        detected(SYSTEMS, "python train.py --lr 1")
+    known = "caiman|quartznet|wav2vec2|rust|nemo|icefall"
+    with pytest.raises(UserError) as error:
+        detected(SYSTEMS, "[project]", "pyproject.toml")
+    assert str(error.value) == (
+        f"no known system was recognised in pyproject.toml: expected sources of one, or --from {known}"
+    )
+    with pytest.raises(UserError) as error:
+        detected(SYSTEMS, "caiman nemo.collections", "mine.yaml")
+    assert str(error.value) == f"mine.yaml: names of caiman and nemo were found: expected --from {known}"
 
 
 def test_references_in_yaml(tmp_path):
