@@ -46,7 +46,7 @@ def find_sets(path: str) -> Files:
     return found
 
 
-def unread(files: Files) -> list[str]:
+def other_manifests(files: Files) -> list[str]:
     """JSON lines beside those of the sets, such as other test sets, which are not read."""
     read = {Path(name) for of_role in files.values() for name in of_role}
     beside = {other for path in read if path.suffix == ".jsonl" for other in path.parent.glob("*.jsonl")} - read
