@@ -20,6 +20,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -232,12 +233,15 @@ def tried(name: str, path: Path, work: Path) -> dict[str, Any]:
     events = [(each["event"], each["data"]["elapsed_s"]) for each in read_events(run / EVENTS)]
     of_training["training_s"] = round(events[-1][1] - dict(events)["compile"], 1)
     of_training["start_s"] = round(of_training["wall_s"] - of_training["training_s"], 1)
+    numbers = Counter[str]()
+    for each in found["findings"]:
+        numbers[each["kind"]] += each["number"]
     return {
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
         "sets": found["sets"],
         "scripts": found["scripts"],
-        "findings": {each["kind"]: each["number"] for each in found["findings"]},
+        "findings": numbers,
         "labels": experiment.data.tokenizer.kind,
         "normaliser": experiment.data.tokenizer.normaliser,
         "updates": experiment.training.num_updates,

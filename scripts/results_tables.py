@@ -445,7 +445,7 @@ def serving() -> str:
 
 
 def init_corpora() -> str:
-    """Rows of findings of init in eight corpora, planned and measured training, and error rates after two minutes."""
+    """Findings of init in eight corpora, its plan beside the training, and the error rates after it."""
     rows = []
     for name, each in read("init_corpora").items():
         planned, training = each["planned"], each["training"]

@@ -23,7 +23,7 @@ MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)|&[a-z]+;|https
 FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]")
 DIGITS = re.compile(r"\d")
 PUNCTUATION = regex.compile(r"^\W+|\W+$")
-"""Characters before and after the letters, marks and digits of a word."""
+"""Punctuation before and after the letters, marks and digits of a word."""
 LETTERS = re.compile(r"[^\W\d_]+")
 
 

@@ -46,7 +46,7 @@ def find_sets(path: str) -> Files:
     return found
 
 
-def not_read(files: Files) -> list[str]:
+def other_manifests(files: Files) -> list[str]:
     """JSON lines beside those of the sets, such as other test sets, which are not read."""
     read = {Path(name) for of_role in files.values() for name in of_role}
     beside = {other for path in read if path.suffix == ".jsonl" for other in path.parent.glob("*.jsonl")} - read
@@ -54,11 +54,11 @@ def not_read(files: Files) -> list[str]:
     return list(map(str, others))
 
 
-WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (documentation: data). \
-Audio alone can be used in two ways:
+WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (docs/data.md). Audio \
+alone can be used in two ways:
   transcribe it with a published model and train on these texts: python -m asr_jax.transcribe RUN DIR --pseudo-labels \
-OUT.jsonl (documentation: transcription)
-  pre-train on it: configs/wav2vec2_pretrain.py (documentation: pre-training)"""
+OUT.jsonl (docs/transcription.md)
+  pre-train on it: configs/wav2vec2_pretrain.py (docs/pre-training.md)"""
 
 
 def _found(path: str, options: ReadOptions, depth: int) -> tuple[Files, UserError | None]:

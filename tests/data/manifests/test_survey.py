@@ -83,7 +83,7 @@ def test_given_sets_are_kept_and_training_loses_copies_of_the_others(tmp_path):
     found = surveyed(tmp_path / "a", tmp_path)
     assert found.split == ""
     assert "no_test" in kinds(found)
-    assert "not_read" not in kinds(found)
+    assert "other_manifests" not in kinds(found)
     assert len(found.sets["validation"]) == 10
     assert not len(found.sets["test"])
     assert "u3" not in set(found.train.ids())
@@ -97,10 +97,10 @@ def test_given_sets_are_kept_and_training_loses_copies_of_the_others(tmp_path):
 def test_manifests_of_no_set_are_named(tmp_path):
     lines = corpus(tmp_path / "a", train=range(30), dev=range(30, 40))
     write(tmp_path / "a/noisy.jsonl", lines[:5])
-    not_read = kinds(surveyed(tmp_path / "a", tmp_path))["not_read"]
-    assert not_read.examples == (str(tmp_path / "a/noisy.jsonl"),)
-    assert not not_read.is_wrong
-    assert "not_read" not in kinds(surveyed(tmp_path / "a/train.jsonl", tmp_path))
+    others = kinds(surveyed(tmp_path / "a", tmp_path))["other_manifests"]
+    assert others.examples == (str(tmp_path / "a/noisy.jsonl"),)
+    assert not others.is_wrong
+    assert "other_manifests" not in kinds(surveyed(tmp_path / "a/train.jsonl", tmp_path))
 
 
 def test_what_cannot_be_used_is_named_and_left_out(tmp_path):
