@@ -54,11 +54,11 @@ def other_manifests(files: Files) -> list[str]:
     return list(map(str, others))
 
 
-WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (docs/data.md). Audio \
-alone can be used in two ways:
+WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (documentation: data). \
+Audio alone can be used in two ways:
   transcribe it with a published model and train on these texts: python -m asr_jax.transcribe RUN DIR --pseudo-labels \
-OUT.jsonl (docs/transcription.md)
-  pre-train on it: configs/wav2vec2_pretrain.py (docs/pre-training.md)"""
+OUT.jsonl (documentation: transcription)
+  pre-train on it: configs/wav2vec2_pretrain.py (documentation: pre-training)"""
 
 
 def _found(path: str, options: ReadOptions, depth: int) -> tuple[Files, UserError | None]:
