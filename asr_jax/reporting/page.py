@@ -71,7 +71,7 @@ def page(
         lstrip_blocks=True,
     )
     environment.globals["letters"] = LETTERS
-    environment.filters |= {"percent": percent, "counted": counted, "interval": _interval, "points": _points}
+    environment.filters |= {"percent": _percent, "counted": counted, "interval": _interval, "points": _points}
     names = [*files] or [*runs]
     own = resources.files("asr_jax.reporting")
     style, script = (text_of(own.joinpath(f"report.{kind}").read_bytes()) for kind in ("css", "js"))
@@ -215,6 +215,10 @@ def _table(systems: Sequence[System], worst_rows: Sequence[int]) -> dict[str, An
 
 def _confidence(row: Mapping[str, Any]) -> float | None:
     return number(row.get("confidence"))
+
+
+def _percent(share: float | None, *, digits: int = 2) -> str:
+    return "–" if share is None else percent(share, digits=digits)
 
 
 def _percents(shares: Iterable[float | None]) -> list[float | None]:

@@ -76,9 +76,9 @@ class System:
         return rates_of(self.counts[list(chosen)], [self.recognised[row].speaker for row in chosen])
 
     def about(self) -> dict[str, str]:
-        """Returns the values of the fields that describe the system, such as head and decoding, if lines have them."""
+        """Returns the values of the fields that describe the system, `head` and `decoding`; empty if lines have none."""
         fields = {name: {str(row[name]) for row in self.rows if row.get(name)} for name in ("head", "decoding")}
-        return {name: ", ".join(sorted(values)) for name, values in fields.items() if values}
+        return {name: ", ".join(sorted(values)) for name, values in fields.items()}
 
 
 def system(name: str, recognised: Sequence[Recognised], rows: Sequence[dict[str, Any]], normaliser: str) -> System:

@@ -226,3 +226,15 @@ def test_wrong_inputs_are_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "asr_jax.reporting.page", raising=False)
     with pytest.raises(UserError, match=r"the report needs jinja2: ASR_JAX_EXTRAS=report "):
         main([str(path), "--out", str(tmp_path / "r.html")])
+
+
+def test_lines_of_other_systems(tmp_path):
+    lines = [
+        {"id": "a", "reference": "hello world", "hypothesis": "hello word"},
+        {"id": "b", "reference": "", "hypothesis": ""},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([str(tmp_path / "a.jsonl"), "--normaliser", "lower.v1", "--out", str(tmp_path / "a.html")])
+    text = (tmp_path / "a.html").read_text()
+    assert "50.00 %" in text
+    assert "nan" not in text

@@ -39,6 +39,8 @@ def report(tmp_path_factory):
     for path in files:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[7]["hypothesis"] = lines[7]["source"] = HOSTILE
+        lines[8]["hypothesis"] = "w" * 3000 + " of many other words"  # of a search that repeats a label
+        lines[8]["words"] = [{"text": "w" * 3000, "confidence": 0.1}]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main([str(run(folder / "run")), *map(str, files), "--worst", "6", "--out", str(folder / "report.html")])
     return folder / "report.html"
@@ -166,10 +168,12 @@ def test_colours_follow_the_scheme(browser, report):
     assert light_line > line + 100
 
 
-def test_it_fits_narrow_windows(browser, report):
-    page = browser.new_page(viewport={"width": 360, "height": 640})
+@pytest.mark.parametrize("width", [360, 1200])
+def test_it_fits_the_window(browser, report, width):
+    page = browser.new_page(viewport={"width": width, "height": 640})
     page.goto(report.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert any("wwww" in text for text in page.locator("article").all_inner_texts())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()
 
 
