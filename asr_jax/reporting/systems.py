@@ -76,7 +76,7 @@ class System:
         return rates_of(self.counts[list(chosen)], [self.recognised[row].speaker for row in chosen])
 
     def about(self) -> dict[str, str]:
-        """Returns the values of the fields that describe the system, `head` and `decoding`; empty if lines have none."""
+        """Returns the fields that describe the system, `head` and `decoding`; they are empty if no line has a value."""
         fields = {name: {str(row[name]) for row in self.rows if row.get(name)} for name in ("head", "decoding")}
         return {name: ", ".join(sorted(values)) for name, values in fields.items()}
 
