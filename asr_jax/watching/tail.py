@@ -50,7 +50,8 @@ class Tail:
                     file.seek(0)
                 content = file.read()
         except OSError as error:
-            self.problem = error.strerror or str(error)
+            is_new = isinstance(error, FileNotFoundError) and not self.events
+            self.problem = "not written yet" if is_new else error.strerror or str(error)
             return self.problem != before
         self.problem = ""
         complete = content[: content.rfind(b"\n") + 1]

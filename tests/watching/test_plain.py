@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_and_fails(tmp_path):
         lambda: write(path, training(until=50), rest='{"event": '),
         lambda: write(path, failed("zipformer_medium")),
     )
-    assert shown[0] == f"{path}: No such file or directory; waiting for it"
+    assert shown[0] == f"{path}: not written yet; waiting for it"
     assert sum(line.startswith("run zipformer_medium") for line in shown) == 1
     assert shown[-1].startswith("failed: RunError: the last 20 updates were not finite")
 

@@ -17,7 +17,7 @@ def test_a_file_that_grows_within_a_line(tmp_path):
     lines = [json.dumps(each).encode() + b"\n" for each in events]
     tail = Tail(path)
     assert tail.read()
-    assert tail.problem == "No such file or directory"
+    assert tail.problem == "not written yet"
     assert not tail.read()  # nothing has changed
     content = b"".join(lines)
     for end in (0, 10, len(lines[0]) - 1, len(lines[0]), len(lines[0]) + 5, 300, len(content) - 1, len(content)):
