@@ -198,7 +198,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(name, module, text, m
     forget_libraries()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        UserError, match=re.escape(f"{name} requires {module.partition('.')[0]}") + r".*asr-jax\[text\]"
+        UserError, match=re.escape(f"{name} requires {module.partition('.')[0]}") + r".*ASR_JAX_EXTRAS=text"
     ):
         normalise(text, name)
     forget_libraries()
