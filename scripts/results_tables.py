@@ -456,9 +456,11 @@ def init_corpora() -> str:
         found = ", ".join(f"{kind} {number or ''}".strip() for kind, number in each["findings"].items()) or "none"
         rates = [f"{100 * each[rate]:.0f}" for rate in ("wer", "cer")]
         labels = f"{each['labels']}, `{each['normaliser']}`"
-        rows.append([f"{name}: {each['layout']}", sizes, found, labels, planned["updates"], *times, memory, *rates])
+        load = f"{each['load_before']:.0f} / {each['load_after']:.0f}"
+        row = [f"{name}: {each['layout']}", sizes, found, labels, planned["updates"]]
+        rows.append([*row, *times, memory, *rates, load])
     header = "corpus: layout | train / validation / test, h | findings | labels, normaliser | updates"
-    header += " | training, planned / measured, s | start, s | memory, GB | WER % | CER %"
+    header += " | training, planned / measured, s | start, s | memory, GB | WER % | CER % | load before / after"
     return table(header, rows)
 
 
