@@ -163,4 +163,4 @@ def test_broken_files_are_named(tmp_path):
 def test_every_event_says_what_it_holds():
     stable = {"run_start", "train_step", "validation_start", "validation", "checkpoint_saved", "run_complete"}
     assert stable <= set(EVENTS)
-    assert all(": " in meaning for meaning in EVENTS.values())
+    assert all(": " in kind.meaning for kind in EVENTS.values())
