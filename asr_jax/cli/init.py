@@ -21,6 +21,7 @@ from asr_jax.core.devices import description, devices, platform_of
 from asr_jax.core.environment import NUM_CORES
 from asr_jax.core.errors import UserError
 from asr_jax.core.files import check_writable, remove_empty, write_whole
+from asr_jax.core.names import counted
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath, quoted
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
@@ -93,6 +94,13 @@ def main(arguments: Sequence[str]) -> None:
     say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
     for what, sentence in (("time", time), ("memory", memory)):
         say(console, f"planned {what}: {sentence or 'not measured (--skip-trial)'}")
+    if chosen.trial and (factor := chosen.lacking) > 1:
+        say(
+            console,
+            f"warning: {counted(chosen.num_updates, 'update')} ({chosen.epochs:.1f} epochs) are few, and the error "
+            f"rate may be near 100 %; give --hours {factor * chosen.planned_s / 3600:.2g} or more",
+            style="bold yellow",
+        )
     if found.train.hours < MEDIUM_H:
         say(console, hint(found, out, chosen.normaliser))
     say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> None:
     if any(each.parts for each in round_trips.values()):
         print_table(removed_rows(round_trips), title="parts of texts that labels write otherwise", console=console)
     print_table(bucket_rows(planned), title="buckets, shortest first", console=console)
-    for line in [*lines(planned, experiment, wanted), "", *tuning_lines(planned, experiment)]:
+    for line in [*lines(planned, experiment, wanted), *tuning_lines(planned, experiment)]:
         say(console, line)
     for line in warnings:
         for part in f"warning: {line}".split("\n"):

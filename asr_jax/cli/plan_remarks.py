@@ -14,11 +14,15 @@ from asr_jax.heads.transducer import Transducer
 
 UTTERANCES, HOURS = 1024, 5.0
 """Size of an update that CAIMAN-ASR recommends to exceed: utterances, or hours of audio."""
+LEAST_H = 50.0
+"""Hours of audio of an epoch from which updates of that size are useful."""
 
 
 def tuning_lines(planned: PlannedData, experiment: Experiment) -> list[str]:
-    """Returns a title and a line for each step."""
+    """Returns a title and a line for each step; none for epochs that are too short for updates of that size."""
     plan, per_s, training = planned.plan, planned.index.scale.per_s, experiment.training
+    if plan.length_per_epoch / per_s < 3600 * LEAST_H:
+        return []
     batches, accumulate = plan.batches_per_epoch, training.accumulate
     seconds, utterances = plan.length_per_epoch / per_s / batches, plan.entries_per_epoch / batches
     largest = plan.buckets[largest_first(plan.buckets)[0]]

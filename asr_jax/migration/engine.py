@@ -32,7 +32,8 @@ OF_EVERY_SYSTEM: Mapping[str, Row] = {
         NotNeeded("XLA and NumPy need no such variables"),
     "CUDA_VISIBLE_DEVICES": Elsewhere("train --devices"),
     "--help": Elsewhere("train --help"),
-    "DISTRIBUTED --local_rank --nproc_per_node": NotNeeded("one process uses all devices (docs/several-machines.md)"),
+    "DISTRIBUTED --local_rank --nproc_per_node":
+        NotNeeded("one process uses all devices (documentation: several-machines)"),
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ ROWS: Mapping[str, Row] = {
     "--causal --chunk-size --left-context-frames --world-size --max-duration --ref-duration": PART,
     "--use-fp16 --use-bf16 --full-libri --mini-libri --manifest-dir": PART,
     "--enable-spec-aug --spec-aug-time-warp-factor --time-mask-ratio --enable-musan": PART,
-    "--master-port": NotNeeded("one process uses all devices (docs/several-machines.md)"),
+    "--master-port": NotNeeded("one process uses all devices (documentation: several-machines)"),
     "--tensorboard": NotNeeded("RUN has the files of TensorBoard"),
     "--num-epochs": "training.num_epochs",
     "--start-epoch --start-batch": NotNeeded("training into the folder of a run continues it"),

@@ -22,7 +22,7 @@ TRAIN, OPTIM, SCHED, SPEC = "model.train_ds", "model.optim", "model.optim.sched"
 ENCODER, DECODER, JOINT = "model.encoder", "model.decoder", "model.joint"
 OF_SCHEDULE = "warmup_steps warmup_ratio hold_steps hold_ratio min_lr decay_rate"
 WIDTHS = NotNeeded("the head has the width of the encoder and the labels of the tokenizer")
-LHOTSE = NotNeeded("there is one reader and one planner of batches; docs/data.md has the settings")
+LHOTSE = NotNeeded("there is one reader and one planner of batches (documentation: data)")
 TAR = NotNeeded("the format of data is recognised; data.train may be tars")
 VALIDATION = NotNeeded("validation reads data.validation in order, without filters, in batches as large as training's")
 DONE = NotNeeded("the trainer shuffles, normalises and moves batches to the devices by itself")
@@ -182,7 +182,7 @@ ROWS: Mapping[str, Row] = {
     "exp_manager.create_wandb_logger exp_manager.wandb_logger_kwargs.*": SENT,
     "trainer.accelerator": NotNeeded("JAX finds the devices; train --device selects their kind"),
     "trainer.strategy trainer.strategy.* trainer.use_distributed_sampler":
-        NotNeeded("every batch is split over all devices (docs/several-machines.md)"),
+        NotNeeded("every batch is split over all devices (documentation: several-machines)"),
     "trainer.benchmark": NotNeeded("XLA chooses kernels when it compiles"),
     "trainer.deterministic": NotNeeded("a run is equal bit for bit when it is resumed"),
     "trainer.num_sanity_val_steps": NotNeeded("every shape is compiled before the first update"),
@@ -243,7 +243,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     yield from _tokenizer(given, base)
     yield from _schedule(given, encoder)
     yield from _optimizer(given)
-    yield from _trainer(given)
+    yield from _trainer(given, base)
 
 
 def _initial_model(given: Given) -> Iterator[Change | str]:
@@ -403,12 +403,14 @@ def _optimizer(given: Given) -> Iterator[Change | str]:
     yield from parts("optim", optim, _fields(OPTIM, "betas=b1 betas=b2 weight_decay=weight_decay eps=eps"))
 
 
-def _trainer(given: Given) -> Iterator[Change | str]:
+def _trainer(given: Given, base: Experiment) -> Iterator[Change | str]:
     every = given.number("trainer.val_check_interval", 1.0)
     if float(every) <= 1.0:
         yield Change("training.validation.each_epoch", True, "trainer.val_check_interval")
-        if float(every) < 1.0:
-            yield f"trainer.val_check_interval={every}: validation ends an epoch; set training.validation.every"
+        yield (
+            f"trainer.val_check_interval={every}: validation is at the end of an epoch, and after "
+            f"{base.training.validation.every:,} updates (training.validation.every)"
+        )
     else:
         yield Change("training.validation.every", int(every), "trainer.val_check_interval")
     if "exp_manager.exp_dir" in given:

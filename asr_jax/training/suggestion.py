@@ -17,6 +17,8 @@ EPOCHS, MOST_EPOCHS = 100, 1000
 """Number of times that the audio is used, if there is time, and with little audio."""
 LEAST_AUDIO_H = 24.0
 """Least hours of audio in all epochs, if there is time, up to MOST_EPOCHS. The quickstart has as many."""
+LEARNING_AUDIO_H = 6.0
+"""Hours of audio in all epochs below which a model has hardly learned words."""
 AUGMENTED_EPOCHS = 20
 """Least number of epochs with augmentation. With fewer, it delays learning more than it helps."""
 CLOSED_WORDS, REPEATED = 60, 20
@@ -86,6 +88,11 @@ class Suggestion:
         """Divisor of the rows of a batch: 1 if few of the longest utterances, at their slowest speed, fill it."""
         least = 4 if self.size == "tiny" else 8
         return math.lcm(least if 1.25 * least * self.limits_s[1] <= self.batch_s else 1, self.machine.devices)
+
+    @property
+    def lacking(self) -> float:
+        """Factor by which the run should be longer to learn words. Needs the trial; below 1, the run is long enough."""
+        return LEARNING_AUDIO_H / max(self.epochs * self.survey.train.hours, 1e-9)
 
     @property
     def _warmup(self) -> int:

@@ -13,7 +13,7 @@ from asr_jax.text.inspection import inspect_texts
 from asr_jax.training.config_file import planned, text_of
 from asr_jax.training.suggestion import Machine, fitted, more_split, suggest
 from asr_jax.training.trial import Trial
-from tests.support import assert_within
+from tests.support import approx, assert_within
 
 CPU, GPU, GPUS = (
     Machine("cpu", 1, 2, "1 CPU device (2 cores)"),
@@ -123,6 +123,12 @@ def test_the_length_fits_the_time(tmp_path):
         assert validations == limited.num_validations
     slow = replace(TRIAL, validation_s=50_000.0)
     assert 0 < fitted(chosen(surveyed(), hours=0.1), slow).max_validated <= 10
+
+
+def test_a_run_that_cannot_learn_words_is_known():
+    for hours, factor in ((3.0, 2.0), (6.0, 1.0), (60.0, 0.1)):
+        found = replace(chosen(surveyed()), epochs=hours)
+        assert found.lacking == approx(factor / found.survey.train.hours, rel=1e-6)
 
 
 def test_the_memory_on_a_cpu_is_that_of_the_process():

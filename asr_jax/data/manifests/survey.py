@@ -29,6 +29,8 @@ from asr_jax.text.inspection import Finding, Texts, inspect_texts
 DECODED = 300
 """Number of utterances whose audio is decoded; of the others, the headers are read."""
 TELEPHONE_HZ = 8000
+FEW = 20
+"""Number of utterances of a set below which its error rate says little."""
 STRANGE_RATE = 3.0
 """Factor from the median of characters per second at which a text may belong to other audio."""
 FOLDERS = 5
@@ -89,7 +91,7 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     usable = [place for place, each in enumerate(headers) if isinstance(each, AudioInfo)]
     findings = [
         *_about_other_manifests(other_manifests(files) if os.path.isdir(path) else []),
-        *_about_rejected(rejected),
+        *_about_rejected(rejected, len(parts)),
         *_about_durations([(parts[k], headers[k]) for k in usable]),
     ]
     texts = inspect_texts([parts[k].text for k in usable], [parts[k].id for k in usable])
@@ -117,15 +119,12 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     columns = Utterances.of(utterances)
     if not any(each.speaker for each in utterances) and any(speakers):
         columns = replace(columns, columns=replace(columns.columns, speakers=NameColumn.of(speakers)))
-    return Survey(
-        tuple(formats),
-        {role: columns.select(np.flatnonzero((roles == role) & ~is_copy)) for role in ROLES},
-        split,
-        texts,
-        rate_of,
-        limits,
-        (*findings, *of_limits, *of_speakers, *of_split, *duplicates),
-    )
+    sets = {role: columns.select(np.flatnonzero((roles == role) & ~is_copy)) for role in ROLES}
+    few = tuple(f"{role} {len(each):,}" for role, each in sets.items() if 0 < len(each) < FEW)
+    findings += [*of_limits, *of_speakers, *of_split, *duplicates]
+    if few:
+        findings.append(Finding("few", 0, "few utterances in a set; error rates of so few say little", few))
+    return Survey(tuple(formats), sets, split, texts, rate_of, limits, tuple(findings))
 
 
 def _header(utterance: Utterance) -> AudioInfo | Rejected:
@@ -149,14 +148,17 @@ def _about_other_manifests(names: Sequence[str]) -> Iterator[Finding]:
         yield Finding("other_manifests", len(names), message, tuple(names[:3]), is_wrong=False)
 
 
-def _about_rejected(rejected: Sequence[Rejected]) -> Iterator[Finding]:
-    by_reason = defaultdict[str, list[str]](list)
+def _about_rejected(rejected: Sequence[Rejected], num_read: int) -> Iterator[Finding]:
+    files, fixes = defaultdict[str, list[str]](list), dict[str, str]()
     for each in rejected:
-        reason = re.sub(r"^.*and the audio: |^\S*/\S*: ", "", each.reason)
-        by_reason[re.split(r"[;:(]", reason)[0].strip()].append(each.location)
-    for reason, locations in by_reason.items():
-        message = f"utterances that cannot be used ({reason}); they are left out"
-        yield Finding("rejected", len(locations), message, tuple(locations[:3]))
+        file, reason = re.findall(r"^(?:(\S*/\S*): )?(?:.*and the audio: )?(.*)", each.reason, re.DOTALL)[0]
+        reason, _, fix = reason.partition("; ")
+        reason = re.split("[:(]", reason)[0].strip()
+        files[reason].append(file or each.location)
+        fixes.setdefault(reason, f"; {fix}" if fix else "")
+    for reason, names in files.items():
+        what = f"utterances, of {num_read:,} in all, that cannot be used ({reason})"
+        yield Finding("rejected", len(names), f"{what}; they are left out{fixes[reason]}", tuple(names[:3]))
 
 
 def _about_durations(pairs: Iterable[tuple[Utterance, AudioInfo | Rejected]]) -> Iterator[Finding]:

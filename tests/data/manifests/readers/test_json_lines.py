@@ -274,7 +274,10 @@ def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             read(tmp_path, path)
     (rejected,) = read(tmp_path, latin).rejected
-    assert (rejected.location, rejected.reason) == (f"{latin}:2", "not UTF-8 (byte 0xe9 at 10); save it as UTF-8")
+    assert (rejected.location, rejected.reason) == (
+        f"{latin}:2",
+        "not UTF-8 (byte 0xe9 at 10); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
+    )
 
 
 VALUES = (None, True, 0, -3, 10**400, 0.5, math.inf, "", "a", "\ud800", [], [[]], {}, ["a"], {"bytes": 1}, [{"a": 1}])

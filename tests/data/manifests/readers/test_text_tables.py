@@ -79,7 +79,11 @@ GOOD = "a\t1\t1\t1\ttext"
         ("m.tsv", b"a\tx\t1\t1", "rows 'x', cols '1': expected whole numbers"),
         ("m.tsv", b"a\t0\t1\t1", "expected rows and cols above 0"),
         ("m.tsv", b"a\t1\t1\tone", 'tokens are "one"; expected ids'),
-        ("m.tsv", b"a\t1\t1\t1\t\xe9", "not UTF-8 (byte 0xe9 at 8); save it as UTF-8"),
+        (
+            "m.tsv",
+            b"a\t1\t1\t1\t\xe9",
+            "not UTF-8 (byte 0xe9 at 8); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
+        ),
         ("n.csv", b"1,2,3,4", "4 columns; expected 3"),
         ("n.csv", b"a,b,long", '"duration" is "long"; expected a finite number'),
         ("n.csv", b'a,"b', "expected one utterance per line, and quotes in pairs"),
