@@ -119,7 +119,7 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
     columns = Utterances.of(utterances)
     if not any(each.speaker for each in utterances) and any(speakers):
         columns = replace(columns, columns=replace(columns.columns, speakers=NameColumn.of(speakers)))
-    sets = {role: columns.select(np.flatnonzero((roles == role) & ~is_copy)) for role in ROLES}
+    sets: dict[str, Utterances] = {role: columns.select(np.flatnonzero((roles == role) & ~is_copy)) for role in ROLES}
     few = tuple(f"{role} {len(each):,}" for role, each in sets.items() if 0 < len(each) < FEW)
     findings += [*of_limits, *of_speakers, *of_split, *duplicates]
     if few:
