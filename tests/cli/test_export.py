@@ -39,6 +39,7 @@ def test_from_python(run: Path, tmp_path: Path) -> None:
         asr_jax.load(run, precision="bf16").export(tmp_path / "out", to="onnx")
 
 
+@pytest.mark.slow
 def test_a_context_is_chosen_and_one_that_the_model_cannot_have_is_refused(run: Path, tmp_path: Path) -> None:
     streaming = write_run(untrained(STREAMING["streaming_conformer"]), tmp_path / "streaming")
     trained = load(streaming, RecognitionOptions(chunk_frames=4, left_frames=8))

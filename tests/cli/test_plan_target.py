@@ -180,6 +180,7 @@ def test_the_limit_of_rows_is_named(manifest, tmp_path, monkeypatch, capsys):  #
     assert sizes == [64, 56]
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice_is_refused(manifest, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(targets, "_memory_of_this_machine", lambda: 1_000_000)
     given = arguments(manifest, tmp_path, *ROWS, "--target", "cpu", "--fit", str(tmp_path / "fit.json"))

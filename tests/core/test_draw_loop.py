@@ -52,6 +52,7 @@ def test_there_is_one_draw_and_no_forward_pass() -> None:
     assert "dot_general" not in at_once
 
 
+@pytest.mark.slow
 def test_jax_still_compiles_each_draw_on_its_own() -> None:
     """If this fails, JAX shares the code of draws: measure a cold start without `draw_loop`, which may then go."""
 

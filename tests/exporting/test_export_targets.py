@@ -98,6 +98,7 @@ def given(audio: np.ndarray, lengths: list[int]) -> dict[str, np.ndarray]:
     return {"audio": audio.astype(np.float32) / 32768, "audio_lengths": np.asarray(lengths, np.int64)}
 
 
+@pytest.mark.slow
 def test_another_head_is_exported(tmp_path: Path) -> None:
     """The smallest recording is computed too, and a row without samples has no frames."""
     trained, out = trained_of("paraformer_v2"), tmp_path / "out"
@@ -252,6 +253,7 @@ def test_front_ends_are_not_quantised(tmp_path: Path) -> None:
     assert float(lines[2].rpartition("differs in ")[2].partition("%")[0]) < 2
 
 
+@pytest.mark.slow
 def test_convolutions_of_samples_are_not_quantised(tmp_path: Path) -> None:
     """In int8, the first layers of wav2vec 2.0 would triple the error rate."""
     trained = trained_of("wav2vec2")

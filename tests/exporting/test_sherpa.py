@@ -100,7 +100,7 @@ def balanced(trained: Trained, samples: np.ndarray) -> Trained:
     return replace(trained, variables={**trained.variables, "params": params})
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "w2v_bert" else pytest.mark.slow) for n in KINDS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "quartznet" else pytest.mark.slow) for n in KINDS])
 def test_texts_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     paths = written(tmp_path, 1.3, 2.1, 3.0)
     trained = balanced(trained_of(name), read_audio(paths[0]))

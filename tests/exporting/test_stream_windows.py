@@ -106,6 +106,7 @@ def stacked(stack: Stack) -> Model:
     return Model(encoder, augment=(), front_end=KaldiFbank(then=(STATISTICS, stack)))
 
 
+@pytest.mark.slow
 def test_overlapping_stacks_are_inside_of_the_file(tmp_path: Path) -> None:
     """A window has as many outputs as the encoder's, and sherpa-onnx opens the file by the call that is printed."""
     trained = untrained(stacked(Stack(7, 6)))

@@ -61,9 +61,8 @@ def greedy(folder: Path, samples: np.ndarray, blank_id: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "head", [STATELESS, pytest.param(RECURRENT, marks=pytest.mark.slow)], ids=["stateless", "recurrent"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("head", [STATELESS, RECURRENT], ids=["stateless", "recurrent"])
 def test_a_loop_over_frames_finds_the_labels_of_the_run(head: Transducer, tmp_path: Path) -> None:
     paths = written(tmp_path, 1.3, 2.1)
     trained = transducer(head, paths[0])

@@ -29,6 +29,7 @@ from support import (
     assert_within,
     log_softmax,
     relative,
+    slow,
     slow_after_first,
 )
 
@@ -60,6 +61,7 @@ CASES = {
     kind: slow_after_first([pytest.param(path, id=path.stem) for path in PATHS if kind_of(path.stem) == kind])
     for kind in ("frames", "transducer", "labels")
 }
+CASES |= {kind: slow(CASES[kind]) for kind in ("transducer", "labels")}
 NAMES = {"transformers": ("huggingface",), "fairseq": ("fairseq", "deeplearningexamples"), "nemo": ("nemo",)}
 NAMES |= {
     "funasr": ("funasr",),

@@ -56,7 +56,7 @@ GIVEN = [
     if case.values[0] is None or "log_fields" in case.values[0].info
 ]
 OWN = [pytest.param(*case.values, id=f"{case.id}_no_tie") for case in cases_in(Path(__file__).parent / "pretraining")]
-CASES = slow_after_first(GIVEN) + slow_after_first(OWN)
+CASES = slow_after_first([*GIVEN, *OWN])
 WITH_GRADIENTS = [
     pytest.param(*case.values, mode, id=f"{case.id}-{mode}", marks=case.marks)
     for mode in MODES

@@ -343,6 +343,7 @@ def test_a_set_of_long_recordings_alone(trained, shared, tmp_path):
     assert len(found.transcripts[0].text) > 20
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_length(trained, shared, tmp_path):
     long_audio = LongAudio(trained, shared())
     minute = sound(60.0)

@@ -99,6 +99,7 @@ def test_gradients(name, sizes, dtype, tolerance, interpreted, monkeypatch):
         assert_close(one.astype(np.float32), other, atol=tolerance * (np.abs(other).max(initial=0) or 1.0))
 
 
+@pytest.mark.slow
 def test_lengths_above_the_number_of_frames_count_as_that_number():
     *arrays, _ = made(SIZES[0])
     found, expected = (PROGRAMS["mosaic_tpu"](*arrays, np.full(3, length, np.int32)) for length in (12, 7))

@@ -42,6 +42,7 @@ def test_keys_of_a_chunk_and_of_frames_before_it() -> None:
     np.testing.assert_array_equal(seen, [[0, 1, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 1, 1, 1, 1]] * 2)
 
 
+@pytest.mark.slow
 def test_training_draws_a_context() -> None:
     """One program trains with all contexts."""
     frames = Frames(jnp.float32(np.random.default_rng(3).normal(size=(1, 80, BINS))), jnp.array([80]))

@@ -20,7 +20,7 @@ from asr_jax.models.encoder import Context, EncoderSettings, StreamingEncoder
 from asr_jax.models.lstm import LSTMEncoder
 from tests.inference import streams
 
-QUICK = {"zipformer", "conformer", "lstm"}
+QUICK = {"conformer", "lstm"}
 ENCODERS_OF_SOUND: dict[str, tuple[EncoderSettings, FrontEnd]] = {
     "zipformer": (ONE_STACK, icefall(num_mels=16)),
     "conformer": (CONFORMER, replace(nemo(num_mels=9), then=(NormaliseByDataSet((-8.0,) * 9, (4.0,) * 9),))),

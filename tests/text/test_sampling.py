@@ -25,7 +25,7 @@ def frequencies(drawn):
     return {labels: number / len(drawn) for labels, number in Counter(drawn).items()}
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.2])
+@pytest.mark.parametrize("alpha", [0.05, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_segmentations_have_sentencepieces_distribution(tokenizer, alpha):
     sampled = SampledPieces.of(tokenizer, probability=1.0, alpha=alpha, seed=0)
     ours = frequencies(sampled("thread", position=number, row=0, most=99) for number in range(20_000))

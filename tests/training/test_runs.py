@@ -140,6 +140,7 @@ def test_what_an_epoch_leaves_over(data, tmp_path, epoch_end, groups):
     assert not events(tmp_path / "run", "optimizer_flush")
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_the_end_of_an_epoch_of_its_job_and_goes_on_exactly(data, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     clean = replace(data, train=(str(Path(data.train[0]).with_name("clean.jsonl")),))

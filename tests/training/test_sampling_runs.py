@@ -108,6 +108,7 @@ def test_rows_for_each_device_stay_with_the_number_of_devices(data, tmp_path, on
     assert "an update has 4 rows (data.batching.rows 2 × training.accumulate 2 × 1 device)" in warning["message"]
 
 
+@pytest.mark.slow
 def test_rows_within_a_memory_budget_are_those_of_the_plan(data, tmp_path, on):
     on(1)
     batching = Batching.bucketing_2d(((0.6, 8),), memory_gb=1.0)

@@ -73,6 +73,7 @@ def test_labels_fit_into_half_the_frames():
     assert all(batch.tokens.max() == 4 and batch.tokens.min() == 0 for batch in batches)
 
 
+@pytest.mark.slow
 def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
     out = tmp_path / "figures" / "train.json"
     command.main(
