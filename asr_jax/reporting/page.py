@@ -165,12 +165,7 @@ def _worst(systems: Sequence[System], row: int, recording: Embedded) -> dict[str
 
 def _n_best(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the texts of the n-best list with their scores, if a line has several."""
-    listed = row.get("n_best")
-    found = [
-        {"text": str(each.get("text", "")), "score": number(each.get("score"))}
-        for each in (listed if isinstance(listed, list) else ())
-        if isinstance(each, dict)
-    ]
+    found = [{"text": each["text"], "score": number(each.get("score"))} for each in row.get("n_best") or ()]
     return found if len(found) > 1 else []
 
 

@@ -30,7 +30,8 @@ def read_predictions(path: Path) -> Predictions:
     """Reads a file of predictions.
 
     Raises:
-        UserError: If the file cannot be read or has no line, or a line lacks id, reference or hypothesis.
+        UserError: If the file cannot be read or has no line, a line lacks id, reference or hypothesis, or `words`,
+            `n_best` or `confidence` has another type.
     """
     try:
         lines = list(read_lines(path))
@@ -73,9 +74,19 @@ def _row(line: str, place: str) -> tuple[Recognised, dict[str, Any]]:
             duration_s=math.nan if duration_s is None else float(duration_s),
             set=str(row.get("set") or ""),
         )
+        _check_types(row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{place}: {line[:60]!r} is not a prediction ({type(error).__name__}: {error}); expected an object with "
             "id, reference and hypothesis, as written by evaluate --predictions"
         ) from error
     return recognised, row
+
+
+def _check_types(row: Mapping[str, Any]) -> None:
+    for name in ("words", "n_best"):
+        for each in row.get(name) or ():
+            if not isinstance(each, dict) or not isinstance(each.get("text"), str):
+                raise TypeError(f"{name} has {each!r:.40}, not an object with text")
+    if not isinstance(confidence := row.get("confidence"), int | float | None):
+        raise TypeError(f"confidence is {confidence!r:.40}, not a number")

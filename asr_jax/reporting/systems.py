@@ -208,14 +208,8 @@ def confidence(of: System) -> dict[str, Any] | None:
 
 
 def words_of(row: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    """Returns text and confidence of the recognised words of a line; nothing if it has none of the expected form."""
-    words = row.get("words")
-    found = list[tuple[str, float | None]]()
-    for word in words if isinstance(words, list) else ():
-        if isinstance(word, dict) and isinstance(word.get("text"), str):
-            value = number(word.get("confidence"))
-            found.append((word["text"], value))
-    return found
+    """Returns text and confidence of the recognised words of a line."""
+    return [(word["text"], number(word.get("confidence"))) for word in row.get("words") or ()]
 
 
 def number(value: Any) -> float | None:

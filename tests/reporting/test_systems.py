@@ -1,6 +1,7 @@
 """Figures of reports, compared with those of `score` and `compare` on the same predictions."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_confidence_of_words(files):
     assert right.sum() == rates["words"] - rates["deletions"] - rates["substitutions"]
     assert_close(np.abs(confidences - right).sum() / words.sum(), report["calibration_error"], 1e-9)
     for row in system.rows:
-        row["words"] = [{"text": "a"}, {"confidence": 1}, 7]
+        row["words"] = [{"text": "a"}]
     assert confidence(system) is None
     assert words_of({"words": [{"text": "a", "confidence": True}]}) == [("a", None)]
 
@@ -120,6 +121,23 @@ def test_few_groups_are_shown(tmp_path):
     [group] = groups([system])
     assert (group["by"], len(group["rows"]), group["left_out"]) == ("speaker", MOST_GROUPS, MOST_GROUPS)
     assert all(row["rates"][0]["wer"] == 1 for row in group["rows"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"words": [{"text": "a"}, 7]}, "words has 7, not an object with text"),
+        ({"n_best": [{"score": 1}]}, "n_best has {'score': 1}, not an object with text"),
+        ({"words": 5}, "TypeError"),
+        ({"confidence": "high"}, "confidence is 'high', not a number"),
+    ],
+    ids=["word", "n_best", "words", "confidence"],
+)
+def test_fields_of_another_type_are_refused(tmp_path, wrong, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"id": "u", "reference": "a", "hypothesis": "a"} | wrong) + "\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl:1: .* is not a prediction .*{re.escape(message)}"):
+        read_predictions(path)
 
 
 def test_files_without_lines_and_repeated_ids_are_refused(tmp_path, files):
