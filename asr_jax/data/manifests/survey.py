@@ -157,7 +157,7 @@ def _about_rejected(rejected: Sequence[Rejected], num_read: int) -> Iterator[Fin
         files[reason].append(file or each.location)
         fixes.setdefault(reason, f"; {fix}" if fix else "")
     for reason, names in files.items():
-        what = f"utterances, of {num_read:,} in all, that cannot be used ({reason})"
+        what = f"utterances that cannot be used ({reason}), of {num_read:,} in all"
         yield Finding("rejected", len(names), f"{what}; they are left out{fixes[reason]}", tuple(names[:3]))
 
 
