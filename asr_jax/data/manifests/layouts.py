@@ -1,6 +1,7 @@
 """Training, validation and test sets in a folder of any layout, also in folders of several corpora."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +10,8 @@ from asr_jax.core.names import counted
 from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, OF_LHOTSE, TABLES, Role, local_input, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS, TEXT_ENDINGS, is_about
+from asr_jax.data.manifests.readers.kaldi import KALDI
+from asr_jax.text.inspection import Finding
 
 ROLES: tuple[Role, ...] = get_args(Role)
 DEPTH = 3
@@ -46,17 +49,30 @@ def find_sets(path: str) -> Files:
     return found
 
 
-def other_manifests(files: Files) -> list[str]:
-    """JSON lines beside those of the sets, such as other test sets, which are not read."""
+def left_out(path: str, files: Files) -> Iterator[Finding]:
+    """Yields what is in a folder beside the files of `find_sets`, and names of sets that are not used."""
     read = {Path(name) for of_role in files.values() for name in of_role}
-    beside = {other for path in read if path.suffix == ".jsonl" for other in path.parent.glob("*.jsonl")} - read
-    others = (path for path in sorted(beside) if not NOT_DATA.fullmatch(path.name) and not OF_LHOTSE.match(path.name))
-    return list(map(str, others))
+    beside = {other for file in read if file.suffix == ".jsonl" for other in file.parent.glob("*.jsonl")} - read
+    others = [
+        str(file) for file in sorted(beside) if not NOT_DATA.fullmatch(file.name) and not OF_LHOTSE.match(file.name)
+    ]
+    if others:
+        message = "manifests beside those of the sets; they are not read: give a manifest of all to use them"
+        yield Finding("other_manifests", len(others), message, tuple(others[:3]), is_wrong=False)
+    if all(folder.is_dir() and not KALDI.matches(str(folder)) for folder in read):
+        audio = [Path(name) for name in ReadOptions().walk(path) if name.lower().endswith(AUDIO_ENDINGS)]
+        if unread := [str(name) for name in audio if not read & {*name.parents}]:
+            message = "audio files in no set; they are not read: move them into the folder of a set"
+            yield Finding("unread_audio", len(unread), message, tuple(unread[:3]))
+        inner = {folder for name in audio for folder in name.parents if read & {*folder.parents}}
+        if sets := [str(folder) for folder in sorted(inner) if role_of(folder.name) in ("validation", "test")]:
+            message = "folders with names of other sets; they are read as the set that they are in: move them out of it"
+            yield Finding("inner_sets", len(sets), message, tuple(sets[:3]))
 
 
 WITHOUT_TEXTS = """ Expected a text for each file: a.txt beside a.wav, a table, or a manifest (documentation: data). \
 Audio alone can be used in two ways:
-  transcribe it with a published model and train on these texts: python -m asr_jax.transcribe RUN DIR --pseudo-labels \
+  transcribe it with a published model and train on these texts: python -m asr_jax.transcribe RUN DIR --to-manifest \
 OUT.jsonl (documentation: transcription)
   pre-train on it: configs/wav2vec2_pretrain.py (documentation: pre-training)"""
 
@@ -68,9 +84,11 @@ def _found(path: str, options: ReadOptions, depth: int) -> tuple[Files, UserErro
         inputs = resolve([path], "train", options)
     except UserError as error:
         return (_inside(path, options, depth) if os.path.isdir(path) and depth else found), error
-    if all(reader is FOLDER and os.path.isdir(file) and not _has_texts(file, options) for _, file, reader in inputs):
-        inside = _inside(path, options, depth) if depth else found
-        return inside, None
+    if all(reader is FOLDER and os.path.isdir(file) for _, file, reader in inputs):
+        has_texts = any(_has_texts(file, options) for _, file, _ in inputs)
+        inside = _inside(path, options, depth) if depth and (not has_texts or _has_sets(path, options)) else found
+        if not has_texts or any(inside.values()):
+            return inside, None
     found["train"] = [file for _, file, _ in inputs]
     for role in ("test", "validation"):  # AN4 has one set for both, which is the test set
         try:
@@ -94,11 +112,11 @@ def _inside(path: str, options: ReadOptions, depth: int) -> Files:
             continue  # the audio of a table beside it
         found, _ = _found(str(entry), options, depth - 1)
         for role, files in found.items():
-            merged[_role_of(entry.name) or role] += files
+            merged[role_of(entry.name) or role] += files
     return merged
 
 
-def _role_of(name: str) -> Role | None:
+def role_of(name: str) -> Role | None:
     """Set that a name begins or ends with, such as `dev-clean` and `train_dev`. None: it names none."""
     parts = name.lower().partition(".")[0].replace("-", "_").split("_")
     for part in (parts[-1], parts[0]):
@@ -110,9 +128,16 @@ def _role_of(name: str) -> Role | None:
 
 NAMES: dict[Role, tuple[str, ...]] = {
     "validation": ("dev", "val", "valid", "validation"),
-    "test": ("test", "eval"),
-    "train": ("train",),
+    "test": ("test", "testing", "eval", "evaluation"),
+    "train": ("train", "training"),
 }
+
+
+def _has_sets(folder: str, options: ReadOptions) -> bool:
+    """Whether folders in a folder have the names of sets, and no audio is beside them."""
+    audio = [Path(name) for name in options.walk(folder) if name.lower().endswith(AUDIO_ENDINGS)]
+    inner = [name.relative_to(folder).parts[:-1] for name in audio]
+    return all(inner) and any(role_of(part) for parts in inner for part in parts)
 
 
 def _has_texts(folder: str, options: ReadOptions) -> bool:

@@ -18,7 +18,7 @@ from asr_jax.data.manifests.columns import NameColumn
 from asr_jax.data.manifests.durations import tolerated_s
 from asr_jax.data.manifests.held_out import about_duplicates, audio_keys, text_keys, with_held_out
 from asr_jax.data.manifests.inputs import described
-from asr_jax.data.manifests.layouts import ROLES, find_sets, other_manifests
+from asr_jax.data.manifests.layouts import ROLES, find_sets, left_out
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.progress import in_threads
 from asr_jax.data.manifests.readers.base import ReadOptions
@@ -86,12 +86,12 @@ def survey(path: str, *, seed: int, unpack_to: Path) -> Survey:
             parts += read
             role_of += [role] * len(read)
             formats += [f"{role}: {line}" for line in described(files[role], role)]
-    headers = in_threads(_header, parts, "headers")
+    num_read, headers = len(parts) + len(rejected), in_threads(_header, parts, "headers")
     rejected += [each for each in headers if isinstance(each, Rejected)]
     usable = [place for place, each in enumerate(headers) if isinstance(each, AudioInfo)]
     findings = [
-        *_about_other_manifests(other_manifests(files) if os.path.isdir(path) else []),
-        *_about_rejected(rejected, len(parts)),
+        *(left_out(path, files) if os.path.isdir(path) else ()),
+        *_about_rejected(rejected, num_read),
         *_about_durations([(parts[k], headers[k]) for k in usable]),
     ]
     texts = inspect_texts([parts[k].text for k in usable], [parts[k].id for k in usable])
@@ -140,12 +140,6 @@ def _header(utterance: Utterance) -> AudioInfo | Rejected:
 def _with_duration(utterance: Utterance, info: AudioInfo | Rejected) -> Utterance:
     known = isinstance(info, AudioInfo) and not utterance.duration_s > 0
     return replace(utterance, duration_s=info.duration_s) if known and isinstance(info, AudioInfo) else utterance
-
-
-def _about_other_manifests(names: Sequence[str]) -> Iterator[Finding]:
-    if names:
-        message = "manifests beside those of the sets; they are not read: give a manifest of all to use them"
-        yield Finding("other_manifests", len(names), message, tuple(names[:3]), is_wrong=False)
 
 
 def _about_rejected(rejected: Sequence[Rejected], num_read: int) -> Iterator[Finding]:

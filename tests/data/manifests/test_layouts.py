@@ -7,7 +7,7 @@ import pytest
 
 from asr_jax.audio.io import write_flac
 from asr_jax.core.errors import UserError
-from asr_jax.data.manifests.layouts import find_sets
+from asr_jax.data.manifests.layouts import find_sets, left_out
 
 
 def speech(path):
@@ -82,6 +82,33 @@ def test_folders_of_several_corpora_and_of_sidecars(tmp_path):
     assert names(str(tmp_path / "three"))["train"] == ["."]
 
 
+@pytest.mark.parametrize(
+    ("above", "folders", "expected", "kind"),
+    [
+        ("a/b", ("train", "dev", "test/spk"), ("train", "dev", "test"), "unread_audio"),
+        ("a/b", ("train/a", "train/b", "dev/c"), ("train", "dev", None), "unread_audio"),
+        ("", ("Train", "Dev", "Test"), ("Train", "Dev", "Test"), "inner_sets"),
+        ("", ("train_clean", "test_clean"), ("train_clean", None, "test_clean"), "inner_sets"),
+        ("", ("anna", "test"), ("anna", None, "test"), "inner_sets"),
+        ("", ("train", "valid", "evaluation"), ("train", "valid", "evaluation"), "unread_audio"),
+    ],
+)
+def test_folders_of_recordings_with_texts_that_have_names_of_sets(tmp_path, above, folders, expected, kind):
+    """Recordings beside such folders are named, with the folders that are then not sets."""
+    above = tmp_path / above
+    for folder in folders:
+        speech(above / folder / "x.flac")
+        write(above / folder / "x.txt")
+    found = names(str(tmp_path))
+    assert [[Path(each).name for each in found[role]] for role in ("train", "validation", "test")] == [
+        [name] if name else [] for name in expected
+    ]
+    speech(above / "y.flac")
+    write(above / "y.txt")
+    [finding] = left_out(str(above), find_sets(str(above)))
+    assert finding.kind == kind
+
+
 def test_manifests_of_a_folder_and_one_manifest(tmp_path):
     for part in ("train", "dev", "test"):
         write(tmp_path / "manifests" / f"{part}.jsonl", '{"audio_path": "a.wav", "text": "b"}\n')
@@ -101,7 +128,7 @@ def test_what_has_no_data_is_named_with_what_to_do(tmp_path):
     with pytest.raises(UserError, match="1 text file, but no audio"):
         find_sets(str(tmp_path))
     speech(tmp_path / "b.flac")
-    with pytest.raises(UserError, match=r"1 audio file, but no texts(.|\n)*pseudo-labels(.|\n)*wav2vec2_pretrain"):
+    with pytest.raises(UserError, match=r"1 audio file, but no texts(.|\n)*to-manifest(.|\n)*wav2vec2_pretrain"):
         find_sets(str(tmp_path))
     with pytest.raises(UserError, match="no such file"):
         find_sets(str(tmp_path / "none"))
