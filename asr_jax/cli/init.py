@@ -27,7 +27,7 @@ from asr_jax.core.paths import UserPath, quoted
 from asr_jax.core.settings import NonNegativeInt, PositiveFloat, command_options
 from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.manifest import write_manifest
-from asr_jax.data.manifests.survey import Survey, survey
+from asr_jax.data.manifests.survey import Survey, durations, survey
 from asr_jax.observe.tables import console_for, print_table, say
 from asr_jax.training.config_file import figures_of, planned, text_of
 from asr_jax.training.suggestion import MEDIUM_H, Machine, Suggestion, fitted, more_split, suggest
@@ -60,7 +60,8 @@ class InitOptions:
 def main(arguments: Sequence[str]) -> None:
     options = parse(InitOptions, arguments, prog="python -m asr_jax.init", about=__doc__)
     source = Path(options.path).resolve()
-    name = re.sub(r"\W+", "_", source.stem if source.is_file() else source.name).strip("_") or "data"
+    of_source = source.stem if source.is_file() else source.name
+    name = re.sub(r"\W+", "_", Path(options.out).name or of_source).strip("_") or "data"
     out, console = Path(options.out or f"asr_jax_init/{name}"), console_for()
     if (out / CONFIG).exists() and not options.force:
         raise UserError(f"{out / CONFIG} exists: choose another folder with --out, or overwrite it with --force")
@@ -74,11 +75,15 @@ def main(arguments: Sequence[str]) -> None:
     for role, utterances in found.sets.items():
         if len(utterances):
             write_manifest(out / f"{role}.jsonl", utterances)
+        else:
+            (out / f"{role}.jsonl").unlink(missing_ok=True)  # of an earlier call
     machine = Machine(platform_of(devices()[0]), len(devices()), NUM_CORES, description())
     say(console, f"machine: {machine.description}")
     hours = options.hours or (NIGHT_H if machine.is_cpu else None)
-    command = " ".join(["python -m asr_jax.init", quoted(options.path), *(["--hours", f"{hours:g}"] if hours else [])])
+    command = " ".join(["python -m asr_jax.init", *map(quoted, arguments)])
     chosen = suggest(found, machine, name=name, command=command, hours=hours)
+    if rejected := about_long(found, chosen.limits_s[1]):
+        say(console, f"! {rejected}", style="bold yellow")
     write_whole(out / CONFIG, text_of(chosen))
 
     from asr_jax.observe.data_picture import draw_survey  # imported late, because Matplotlib takes a second
@@ -86,11 +91,25 @@ def main(arguments: Sequence[str]) -> None:
     draw_survey(found, out / PICTURE, title=name, longest_s=chosen.limits_s[1])
     if not options.skip_trial:
         say(console, "trial: compiling the largest batch and timing updates")
-        chosen = tried(chosen, out / CONFIG)
+        try:
+            chosen = tried(chosen, out / CONFIG)
+        except BaseException:
+            (out / CONFIG).unlink()  # so that the command can be repeated
+            raise
         write_whole(out / CONFIG, text_of(chosen))
     time, memory = planned(chosen)
     figures = to_json(found) | {"time": time, "memory": memory, "planned": figures_of(chosen)}
     write_whole(out / FINDINGS, json_text(figures) + "\n")
+    report_plan(chosen, time, memory, console)
+    if found.train.hours < MEDIUM_H:
+        say(console, hint(found, out, chosen.normaliser))
+    say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
+    for line in commands(out, name, found):
+        print(f"  {line}")
+
+
+def report_plan(chosen: Suggestion, time: str, memory: str, console: Console) -> None:
+    """Prints the model, the planned time and memory, and a warning if the time is too short to learn words."""
     say(console, f"model: {chosen.encoder}, {chosen.parameters}; labels: {chosen.labels}; texts: {chosen.normaliser}")
     for what, sentence in (("time", time), ("memory", memory)):
         say(console, f"planned {what}: {sentence or 'not measured (--skip-trial)'}")
@@ -101,11 +120,6 @@ def main(arguments: Sequence[str]) -> None:
             f"rate may be near 100 %; give --hours {factor * chosen.planned_s / 3600:.2g} or more",
             style="bold yellow",
         )
-    if found.train.hours < MEDIUM_H:
-        say(console, hint(found, out, chosen.normaliser))
-    say(console, f"written to {out}: {CONFIG}, {PICTURE}, {FINDINGS} and the manifests. The next commands:")
-    for line in commands(out, name, found):
-        print(f"  {line}")
 
 
 def report(found: Survey, console: Console) -> None:
@@ -127,6 +141,24 @@ def report(found: Survey, console: Console) -> None:
     for finding in sorted(found.findings, key=lambda each: not each.is_wrong):
         style = "bold yellow" if finding.is_wrong else ""
         say(console, f"{'!' if finding.is_wrong else '-'} {finding.line}", style=style)
+
+
+def about_long(found: Survey, longest_s: float) -> str:
+    """Remark on training utterances that the config rejects because of their length. Empty: there are none.
+
+    Raises:
+        UserError: If all are.
+    """
+    seconds = durations([found.train])
+    rejected = seconds[seconds > longest_s]
+    share = rejected.sum() / seconds.sum()
+    what = f"{len(rejected):,} of {counted(len(seconds), 'training utterance')} ({share:.0%} of the audio) " + (
+        f"longer than {longest_s:g} s; divide them: python -m asr_jax.align RUN MANIFEST --segment (documentation: "
+        "transcription)"
+    )
+    if len(rejected) == len(seconds):
+        raise UserError(what)
+    return f"the config rejects {what}" if len(rejected) else ""
 
 
 def row_of(role: str, found: Survey) -> dict[str, Any]:

@@ -28,6 +28,13 @@ def may_be_removed(character: str, normaliser: str) -> bool:
     return unicodedata.category(character)[0] not in "ZC" and not normalise(character, normaliser).strip()
 
 
+@functools.cache
+def depends_on_context(character: str, normaliser: str) -> bool:
+    """Whether a normaliser removes a character alone, such as an apostrophe, and not within a word."""
+    is_kept = normalise(f"a{character}a", normaliser).replace(" ", "") != "aa"
+    return is_kept and may_be_removed(character, normaliser)
+
+
 def removed_characters(text: str, normaliser: str) -> Counter[str]:
     """Counts the characters of a text, in Unicode NFC, that a normaliser removes.
 

@@ -101,7 +101,9 @@ def _model(found: Suggestion) -> str:
         front_end = "the audio has nothing above 4 kHz; new audio of another rate is resampled"
     epochs = f"{found.epochs:.1f} epochs" if found.trial else "few epochs in a short time"
     augment = f"off: {epochs} are too few for it (it helps from about {AUGMENTED_EPOCHS})"
-    if found.is_augmented:
+    if found.is_augmented and not found.trial:
+        augment = "strong, for many epochs of little audio"
+    elif found.is_augmented:
         augment = f"strong, since the same {hours:.2g} h are used in {found.epochs:.0f} epochs"
     size = f"{'less than' if tiny else 'at least'} {MEDIUM_H if found.size == 'medium' else SMALL_H:g} h of audio"
     if machine.is_cpu:

@@ -10,9 +10,10 @@ import pytest
 from asr_jax.audio.io import write_flac
 from asr_jax.cli import evaluate, train, transcribe
 from asr_jax.cli.command_line import load_config
-from asr_jax.cli.init import main
+from asr_jax.cli.init import about_long, main
 from asr_jax.core.errors import UserError
 from tests.toned import toned
+from tests.training.test_suggestion import surveyed
 
 SHORT = ["--updates", "12", "--data.batching.num-buckets", "1"]
 WORDS = ["bed", "fade", "cab"]
@@ -60,6 +61,14 @@ def test_a_folder_without_data_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="nothing to read"):
         main([str(tmp_path / "empty")])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
+
+
+def test_long_recordings_are_counted_and_refused_if_there_are_no_others():
+    found = surveyed(hours=0.1, longest_s=36.0)
+    assert about_long(found, 36.0) == ""
+    assert "1 of 100 training utterances (9% of the audio) longer than 20 s" in about_long(found, 20.0)
+    with pytest.raises(UserError, match=r"100 of 100 .* longer than 2 s; .*align RUN MANIFEST --segment"):
+        about_long(found, 2.0)
 
 
 @pytest.mark.slow

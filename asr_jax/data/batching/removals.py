@@ -17,6 +17,7 @@ from asr_jax.data.manifests.remembered import remembered
 from asr_jax.data.manifests.utterances import Rejected
 from asr_jax.text.invisible import invisible_characters
 from asr_jax.text.removed import (
+    depends_on_context,
     is_spoken,
     may_be_removed,
     name_of,
@@ -153,7 +154,7 @@ def _count_removed(utterances: Utterances, tokenizer: Tokenizer, *, takes_ids: b
     for row, text in texts_of_rows(columns.texts, rows) if suspects or are_unseen else ():
         unseen = invisible_characters(text)
         found = Counter(pattern.findall(text)) if pattern else Counter[str]()
-        if any(map(is_spoken, found)):
+        if any(is_spoken(each) or depends_on_context(each, name) for each in found):
             found = removed_characters(text, name) + replaced_characters(text, name) - unseen
         by = f"the normaliser {name}"
         counts.add({(by, part, replacement_of(part, name)): number for part, number in found.items()}, row)

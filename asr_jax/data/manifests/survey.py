@@ -138,8 +138,10 @@ def _header(utterance: Utterance) -> AudioInfo | Rejected:
 
 
 def _with_duration(utterance: Utterance, info: AudioInfo | Rejected) -> Utterance:
-    known = isinstance(info, AudioInfo) and not utterance.duration_s > 0
-    return replace(utterance, duration_s=info.duration_s) if known and isinstance(info, AudioInfo) else utterance
+    """Returns the utterance with the duration of its audio, if the manifest has none or a wrong one."""
+    assert isinstance(info, AudioInfo)
+    is_right = abs(info.duration_s - utterance.duration_s) <= tolerated_s(utterance.duration_s)
+    return utterance if is_right else replace(utterance, duration_s=info.duration_s)
 
 
 def _about_rejected(rejected: Sequence[Rejected], num_read: int) -> Iterator[Finding]:
@@ -162,7 +164,7 @@ def _about_durations(pairs: Iterable[tuple[Utterance, AudioInfo | Rejected]]) ->
         if isinstance(info, AudioInfo) and abs(info.duration_s - each.duration_s) > tolerated_s(each.duration_s)
     ]
     if differing:
-        message = "utterances with another duration in the manifest than their audio"
+        message = "utterances with another duration in the manifest than their audio; that of the audio is used"
         yield Finding("durations", len(differing), message, tuple(differing[:3]))
 
 

@@ -35,6 +35,11 @@ def test_occurrences_texts_and_the_first_utterance():
     assert [part.part for part in removed.spoken] == ["ö", "5"]
 
 
+def test_apostrophes_within_words_are_kept():
+    removed = count(replace(LETTERS, normaliser="words.v1"), "don't, l'eau", "'quoted'")
+    assert found(removed) == {",": (1, 1, "u0"), "'": (2, 1, "u1")}
+
+
 @pytest.mark.parametrize("normaliser", ["ascii.v1", "english.v1", "whisper_english.v1"])
 def test_replaced_letters_count_toward_the_limit(normaliser):
     german = utterances("größe äpfel übrigens", "plain")
