@@ -1,5 +1,6 @@
 """README and docs/: links, commands, flags, configs and examples exist."""
 
+import ast
 import dataclasses
 import importlib
 import re
@@ -38,6 +39,10 @@ def text_of(page):
     return re.sub(r"^\| .*? \| (.*) \| .*", r"\1", text, flags=re.MULTILINE) if is_of_system else text
 
 
+PLACEHOLDERS = {"--field", "--field.name", "--decoding.FIELD"}
+"""Names for any flag in messages."""
+
+
 @pytest.fixture(scope="module")
 def flags():
     """Flags of all commands, and of the fields of all configs, also without their middle."""
@@ -74,6 +79,19 @@ def test_flags_exist(page, flags):
     if page.name == "migration.md":  # it has flags of other systems too
         named -= {flag for flag in named if Table(*(system.rows for system in SYSTEMS)).find(flag)}
     assert not named - flags
+
+
+def test_flags_of_commands_in_messages_exist(flags):
+    checked = 0
+    for path in (ROOT / "asr_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())) if path.parent.name != "migration" else ():
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "…".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+            if "python -m asr_jax." in text:
+                named = {flag.rstrip(".") for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", text)}
+                assert named - PLACEHOLDERS <= flags, (path, named - PLACEHOLDERS - flags)
+                checked += len(named)
+    assert checked > 50
 
 
 @pytest.mark.parametrize("name", ["models.md", "front-ends.md", "streaming.md"])
