@@ -88,41 +88,16 @@ def export(
         UserError: If the format does not have the model, or an option does not belong to the format.
         RunError: If a file has other outputs than the recogniser.
     """
-    if to not in FORMATS:
-        files = ", ".join(each for each in WEIGHTS if each not in FOLDERS)
-        raise UserError(
-            f"format {to!r}: expected one of {', '.join(PROGRAMS)} (folders), {files} (files), {', '.join(FOLDERS)} "
-            f"(either){nearest(to, FORMATS)}"
-        )
-    if out.exists():
-        raise UserError(f"{out} already exists: choose another name, or delete it")
-    above = next(each for each in out.absolute().parents if each.exists())
-    if not above.is_dir():
-        raise UserError(f"{out}: {above} is not a folder; choose a path in a folder")
     given = {"weights": tuple(weights) != ("f32",), "recording": recording, "head": head, "streaming": streaming}
+    _check_out(out, to)
     _check_used(to, {name for name, value in {**given, "like": like}.items() if value})
-    if isinstance(weights, str):
-        raise UserError(f"weights is {weights!r}: expected a list, such as [{weights!r}]")
-    if not weights or {*weights} - {*get_args(WeightType)}:
-        raise UserError(f"weights is {weights!r}: expected some of {', '.join(get_args(WeightType))}")
-    heads = trained.model.heads
-    if head and head not in heads:
-        raise UserError(f"--head {head}: expected one of {', '.join(heads)}{nearest(head, heads)}")
+    _check_model(trained, to, head, weights)
     if to in WEIGHTS:
         names = OURS if to == "safetensors" else to
-        if names == OURS and out.suffix != ".safetensors":
-            raise UserError(f"{out}: expected a name that ends in .safetensors")
         write_model(trained.variables, trained.experiment.model, trained.tokenizer, names=names, out=out, like=like)
         blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
         return
-    if to != "stablehlo" and not (importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx")):
-        raise UserError(f"--to {to} needs onnx and onnxruntime: {installing('onnx')}")
-    if trained.experiment.training.precision != "f32":
-        raise UserError(
-            f"the run computes in {trained.experiment.training.precision}, and files compute in f32: load it with "
-            'precision="f32"'
-        )
     samples, about = _recording(trained, recording)
     yield f"tried with {about}"
     parts = Parts(trained.model, trained.variables, head or trained.model.recognising, samples)
@@ -141,6 +116,41 @@ def export(
                 yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
         more = {"parts": _arrays(made)} | ({"window": _window(parts)} if streaming else {})
         _describe(trained, parts, folder, more)
+
+
+def _check_out(out: Path, to: str) -> None:
+    if to not in FORMATS:
+        files = ", ".join(each for each in WEIGHTS if each not in FOLDERS)
+        raise UserError(
+            f"format {to!r}: expected one of {', '.join(PROGRAMS)} (folders), {files} (files), {', '.join(FOLDERS)} "
+            f"(either){nearest(to, FORMATS)}"
+        )
+    if out.exists():
+        raise UserError(f"{out} already exists: choose another name, or delete it")
+    above = next(each for each in out.absolute().parents if each.exists())
+    if not above.is_dir():
+        raise UserError(f"{out}: {above} is not a folder; choose a path in a folder")
+    if to == "safetensors" and out.suffix != ".safetensors":
+        raise UserError(f"{out}: expected a name that ends in .safetensors")
+
+
+def _check_model(trained: Trained, to: str, head: str, weights: Sequence[str]) -> None:
+    if isinstance(weights, str):
+        raise UserError(f"weights is {weights!r}: expected a list, such as [{weights!r}]")
+    if not weights or {*weights} - {*get_args(WeightType)}:
+        raise UserError(f"weights is {weights!r}: expected some of {', '.join(get_args(WeightType))}")
+    heads = trained.model.heads
+    if head and head not in heads:
+        raise UserError(f"--head {head}: expected one of {', '.join(heads)}{nearest(head, heads)}")
+    if to not in (*WEIGHTS, "stablehlo") and not (
+        importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx")
+    ):
+        raise UserError(f"--to {to} needs onnx and onnxruntime: {installing('onnx')}")
+    if to not in WEIGHTS and trained.experiment.training.precision != "f32":
+        raise UserError(
+            f"the run computes in {trained.experiment.training.precision}, and files compute in f32: load it with "
+            'precision="f32"'
+        )
 
 
 def _check_used(to: str, given: Set[str]) -> None:
