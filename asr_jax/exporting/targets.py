@@ -94,6 +94,8 @@ def export(
     _check_model(trained, to, head, weights)
     if to in WEIGHTS:
         names = OURS if to == "safetensors" else to
+        if names == OURS and out.suffix != ".safetensors":
+            raise UserError(f"{out}: expected a name that ends in .safetensors")
         write_model(trained.variables, trained.experiment.model, trained.tokenizer, names=names, out=out, like=like)
         blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
@@ -130,8 +132,6 @@ def _check_out(out: Path, to: str) -> None:
     above = next(each for each in out.absolute().parents if each.exists())
     if not above.is_dir():
         raise UserError(f"{out}: {above} is not a folder; choose a path in a folder")
-    if to == "safetensors" and out.suffix != ".safetensors":
-        raise UserError(f"{out}: expected a name that ends in .safetensors")
 
 
 def _check_model(trained: Trained, to: str, head: str, weights: Sequence[str]) -> None:
