@@ -61,9 +61,9 @@ def left_out(path: str, files: Files) -> Iterator[Finding]:
         yield Finding("other_manifests", len(others), message, tuple(others[:3]), is_wrong=False)
     if all(folder.is_dir() and not KALDI.matches(str(folder)) for folder in read):
         audio = [Path(name) for name in ReadOptions().walk(path) if name.lower().endswith(AUDIO_ENDINGS)]
-        if unread := [str(name) for name in audio if not read & {*name.parents}]:
+        if ignored := [str(name) for name in audio if not read & {*name.parents}]:
             message = "audio files in no set; they are not read: move them into the folder of a set"
-            yield Finding("unread_audio", len(unread), message, tuple(unread[:3]))
+            yield Finding("ignored_audio", len(ignored), message, tuple(ignored[:3]))
         inner = {folder for name in audio for folder in name.parents if read & {*folder.parents}}
         if sets := [str(folder) for folder in sorted(inner) if role_of(folder.name) in ("validation", "test")]:
             message = "folders with names of other sets; they are read as the set that they are in: move them out of it"

@@ -85,12 +85,12 @@ def test_folders_of_several_corpora_and_of_sidecars(tmp_path):
 @pytest.mark.parametrize(
     ("above", "folders", "expected", "kind"),
     [
-        ("a/b", ("train", "dev", "test/spk"), ("train", "dev", "test"), "unread_audio"),
-        ("a/b", ("train/a", "train/b", "dev/c"), ("train", "dev", None), "unread_audio"),
+        ("a/b", ("train", "dev", "test/spk"), ("train", "dev", "test"), "ignored_audio"),
+        ("a/b", ("train/a", "train/b", "dev/c"), ("train", "dev", None), "ignored_audio"),
         ("", ("Train", "Dev", "Test"), ("Train", "Dev", "Test"), "inner_sets"),
         ("", ("train_clean", "test_clean"), ("train_clean", None, "test_clean"), "inner_sets"),
         ("", ("anna", "test"), ("anna", None, "test"), "inner_sets"),
-        ("", ("train", "valid", "evaluation"), ("train", "valid", "evaluation"), "unread_audio"),
+        ("", ("train", "valid", "evaluation"), ("train", "valid", "evaluation"), "ignored_audio"),
     ],
 )
 def test_folders_of_recordings_with_texts_that_have_names_of_sets(tmp_path, above, folders, expected, kind):
