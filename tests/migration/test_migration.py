@@ -376,6 +376,26 @@ MISTAKES = [
         "LR_POLICY=step bash scripts/train.sh",
         "LR_POLICY=step: expected one of exponential, legacy",
     ),
+    ("quartznet", "OPTIMIZER=adam bash scripts/train.sh", "OPTIMIZER=adam: expected one of novograd, fused"),
+    ("caiman", "train.py --sampling_mode dynamic", "--sampling_mode=dynamic: expected one of fixed, duration, 1D"),
+    (
+        "caiman",
+        "train.py --grad_accumulation_batches 0",
+        "--grad_accumulation_batches=0: expected a whole number from 1",
+    ),
+    ("quartznet", "NUM_GPUS=0 bash scripts/train.sh", "NUM_GPUS=0: expected a whole number from 1"),
+    ("wav2vec2", "NUM_GPUS=3.5 bash scripts/pretrain_base.sh", "NUM_GPUS=3.5: expected a whole number from 1"),
+    (
+        "rust",
+        f"{RUST} --gradient-clip-norm 1 --gradient-clip-value 1",
+        "--gradient-clip-norm and --gradient-clip-value",
+    ),
+    (
+        "nemo",
+        "speech_to_text.py model.encoder._target_=x.ConformerEncoder model.encoder.feat_in=64 "
+        "model.encoder.d_model=8 model.encoder.n_layers=eighteen",
+        "the YAML file: num_layers is 'eighteen'",
+    ),
     (
         "icefall",
         "./conformer_ctc3/train.py --full-libri 1",
