@@ -62,7 +62,7 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
             "--decoding.fusion.kenlm lm.arpa --data a.json b.json --decoding.kind beam --decoding.search.same texts "
             "--decoding.max-symbols 8",
         ),
-        ("caiman", CAIMAN, "evaluate RUN --state-resets 15 3 --data a.json b.json"),
+        ("caiman", f"{CAIMAN} --keyword_boost_path=k", "evaluate RUN --state-resets 15 3 --data a.json b.json"),
         ("caiman", "val.py", "evaluate RUN --data MANIFEST --state-resets 15 3"),
         ("quartznet", "VAL_MANIFESTS=a.json bash scripts/inference.sh", "evaluate RUN --data a.json"),
         ("quartznet", "DATASET=dev-clean bash inference.sh", "evaluate RUN --data librispeech-dev-clean-wav.json"),
