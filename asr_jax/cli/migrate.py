@@ -69,7 +69,8 @@ def main(arguments: Sequence[str]) -> None:
         others = [each for each in SYSTEMS if re.search(each.mark, read.texts) and each != system]
         if re.search(system.mark, read.texts) or len(others) != 1:
             raise
-        raise UserError(f"{names} looks like {others[0].title}: expected --from {others[0].name}\n{error}") from error
+        about = f"{names} looks like a source of {others[0].title}: expected --from {others[0].name}"
+        raise UserError(f"{about}\n{error}") from error
     if found.recipe:
         found.differs.extend(_differences(_recipe(found.recipe)))
     if found.experiment:

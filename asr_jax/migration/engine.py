@@ -168,9 +168,9 @@ def migrate(
     notes = [*sources.shell.notes, *unknown]
     if program.command:
         lines = [_line(each, table) for each in values.values()]
-        options = [line for line in lines if "RUN --decoding." in line.result and line.kind == "elsewhere"]
-        if not any("--decoding.kind beam" in line.result for line in options):
-            lines = [line._replace(**GREEDY) if line in options else line for line in lines]
+        if not any(line.result.startswith("evaluate RUN --decoding.kind beam") for line in lines):
+            of_beam = re.compile(r"evaluate RUN --decoding\.(?!kind)")
+            lines = [line._replace(**GREEDY) if of_beam.match(line.result) else line for line in lines]
         return Migration(system, "", None, {}, lines, notes, _command(program.command, lines))
     base, changes = load(recipe), list[Change]()
     for name, value in values.items():

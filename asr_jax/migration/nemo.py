@@ -233,7 +233,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
             encoder = replace(MODELS[name][0](_section(given, ENCODER), given.file), remat=encoder.remat)
         except UserError as error:
             field = re.search(r": (\w+) is", str(error))
-            raise UserError(f"{error} ({FIELDS.get(field[1], '') if field else ENCODER})") from error
+            raise UserError(f"{error} ({FIELDS.get(field[1], ENCODER) if field else ENCODER})") from error
         front_end = front_end_of(_section(given, "model.preprocessor"), given.file)
         yield _whole(given, "model.encoder", encoder, ENCODER)
         yield from parts("model.encoder", encoder, FIELDS)

@@ -27,7 +27,7 @@ TOKEN = re.compile(
     rf"|(?P<word>(?:{re.sub(r'[?]P<.*?>', '?:', PIECE.pattern)}|{ROUND}|[^\s;&|<>'\"])+)|.",
     re.DOTALL,
 )
-HEREDOC = re.compile(r"(?ms)(?<!<)(<<(-?)[ \t]*(['\"]?)(\w+)\3[^\n]*\n)(?:.*?\n)??(?(2)\t*)\4$")
+HEREDOC = re.compile(r"(?ms)(?<!<)(<<(-)?[ \t]*(['\"]?)(\w+)\3[^\n]*\n)(?:.*?\n)??(?(2)\t*)\4$")
 """A redirection from the lines after it, which are no commands; after `<<-`, tabs may be before the last one."""
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
 PROGRAM = re.compile(r"[\w./-]*\.py")

@@ -472,7 +472,7 @@ def test_commands_that_do_not_train(capsys):
 def test_a_yaml_file_of_another_system(tmp_path):
     (tmp_path / "x.yaml").write_text("model: {encoder: {_target_: nemo.collections.asr.modules.ConformerEncoder}}")
     with pytest.raises(
-        UserError, match=r"looks like NeMo: expected --from nemo\nmodel\.encoder\._target_ is not a name"
+        UserError, match=r"looks like a source of NeMo: expected --from nemo\nmodel\.encoder\._target_ is not a name"
     ):
         main(["--from", "quartznet", str(tmp_path / "x.yaml")])
 

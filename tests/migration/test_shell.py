@@ -56,7 +56,7 @@ def test_variables_of_the_caller_come_before_defaults():
 @pytest.mark.parametrize("begin", ["<<EOF", "<<'EOF'", '<< "EOF"', "<<EOF > f"])
 def test_bodies_of_heredocs_are_not_read(begin):
     shell = read(
-        f"A=1\ncat > f {begin}\nA=2\n it's a quote\n EOF\nEOF\nB=1\ncat <<-EOF\n\tB=2\n\tEOF\ncat <<EOF\nEOF\nC=1"
+        f"A=1\ncat > f {begin}\nA=2\n it's a quote\n\tEOF\nEOF\nB=1\ncat <<-EOF\n\tB=2\n\tEOF\ncat <<EOF\nEOF\nC=1"
     )
     assert (shell.variables, shell.notes) == ({"A": "1", "B": "1", "C": "1"}, [])
 
