@@ -29,10 +29,6 @@ LEVELS = {
     "False": "", "True": "english.v1",
 }  # fmt: skip
 """Normalisers of CAIMAN-ASR's levels. Characters outside of the vocabulary are not removed, but counted."""
-OF_RESETS: Mapping[str, Row] = {
-    "--sr_segment": Elsewhere("evaluate RUN --state-resets", lambda value: f"{value} 3"),
-    "--sr_overlap": Absent("it is the second number of evaluate --state-resets", ("3", "3.0")),
-}
 KENLM = "--decoding.fusion.unit labels --decoding.fusion.kenlm"
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 
@@ -99,7 +95,8 @@ ROWS: Mapping[str, Row] = {
     "--latency_head_offset --latency_tail_offset": Absent("head and tail latencies are not corrected by offsets"),
     "--breakdown_wer": Absent("errors of letter case and punctuation are not counted apart"),
     "--breakdown_chars": NotNeeded("it belongs to --breakdown_wer"),
-    **OF_RESETS,
+    "--sr_segment": Elsewhere("evaluate RUN --state-resets", lambda value: f"{value} 3"),
+    "--sr_overlap": Absent("it is the second number of evaluate --state-resets", ("3", "3.0")),
     f"{DELAY} {STAR} {TEXTS}": PART,
     "--eos_penalty": f"{HEAD}.penalties.eos",
     "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta":

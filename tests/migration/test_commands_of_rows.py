@@ -63,7 +63,11 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
             "--decoding.max-symbols 8",
         ),
         ("caiman", f"{CAIMAN} --keyword_boost_path=k", "evaluate RUN --state-resets 15 3 --data a.json b.json"),
-        ("caiman", "val.py --decoder greedy", "evaluate RUN --data MANIFEST --state-resets 15 3 --decoding.kind greedy"),
+        (
+            "caiman",
+            "val.py --decoder=greedy",
+            "evaluate RUN --data MANIFEST --state-resets 15 3 --decoding.kind greedy",
+        ),
         ("quartznet", "VAL_MANIFESTS=a.json bash scripts/inference.sh", "evaluate RUN --data a.json"),
         ("quartznet", "DATASET=dev-clean bash inference.sh", "evaluate RUN --data librispeech-dev-clean-wav.json"),
         ("quartznet", "NUM_STEPS=9 bash scripts/inference_benchmark.sh", "benchmark inference RUN --steps 9"),
