@@ -94,7 +94,7 @@ def with_fields(arguments, config, environment=()):
     return parse_flags([NoOptions, experiment], flags, arguments, prog=config)[1]
 
 
-def check_command(words, *, is_default):
+def check_command(words, *, is_default, decoding=CTCDecoding()):  # noqa: B008 (immutable)
     """Parses a command as it is written. With `is_default`, its options must have their default values."""
     environment = tuple(word for word in words[: words.index("python")])
     module, *rest = words[words.index("python") + 2 :]
@@ -115,7 +115,7 @@ def check_command(words, *, is_default):
         place = rest.index("--config")
         with_fields([*rest[:place], *rest[place + 2 :]], rest[place + 1], environment)
     elif rest:
-        decoding_of(rest, CTCDecoding())
+        decoding_of(rest, decoding)
 
 
 def test_each_row_has_a_state_and_something_that_shows_it():

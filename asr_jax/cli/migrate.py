@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import config_of_package, load_config
 from asr_jax.core.errors import UserError
-from asr_jax.core.files import write_whole
+from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.options import parse
 from asr_jax.core.paths import UserPath, quoted
 from asr_jax.core.settings import command_options
@@ -61,9 +61,20 @@ def main(arguments: Sequence[str]) -> None:
     known = {system.name: system for system in SYSTEMS}
     names = " ".join([*map(str, options.sources), *([shlex.join(command)] if command else [])])
     system = known[options.of] if options.of else detected(SYSTEMS, read.texts, names)
-    found = migrate(system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown)
+    try:
+        found = migrate(
+            system, read, load=lambda name: load_config(_recipe(name)), ignore_unknown=options.ignore_unknown
+        )
+    except UserError as error:
+        others = [each for each in SYSTEMS if re.search(each.mark, read.texts) and each != system]
+        if re.search(system.mark, read.texts) or len(others) != 1:
+            raise
+        about = f"{names} looks like a source of {others[0].title}: expected --from {others[0].name}"
+        raise UserError(f"{about}\n{error}") from error
     if found.recipe:
         found.differs.extend(_differences(_recipe(found.recipe)))
+    if found.experiment:
+        check_writable(options.out)
     print("\n".join(report(found)))
     if found.command:
         print(f"\nthis does not train: {found.command}")

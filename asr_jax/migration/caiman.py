@@ -15,7 +15,7 @@ from asr_jax.losses.transducer import Since
 from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, real, to, truth, under
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
 
@@ -29,6 +29,7 @@ LEVELS = {
     "False": "", "True": "english.v1",
 }  # fmt: skip
 """Normalisers of CAIMAN-ASR's levels. Characters outside of the vocabulary are not removed, but counted."""
+KENLM = "--decoding.fusion.unit labels --decoding.fusion.kenlm"
 HUB = NotNeeded("download the data set (hf download); data.validation reads its Parquet files")
 
 
@@ -74,7 +75,7 @@ ROWS: Mapping[str, Row] = {
     "--dont_save_at_the_end": Absent("a run always saves at its end"),
     "--save_frequency": "training.saving.every_updates",
     **to("training.validation", "--val_frequency=every --calculate_loss=loss"),
-    "--train_dataset_yaml": NotNeeded("the file is one of the sources"),
+    "--train_dataset_yaml": NotNeeded("the file is read if it is found"),
     "--read_from_tar": NotNeeded("the format of data is recognised"),
     **to("data", "--dataset_dir|--data_dir=root --n_utterances_only=max_train_utterances --val_audio_dir=validation"),
     "--timestamp --log_verbose_utterance_statistics": NotNeeded("RUN/events.jsonl has all figures"),
@@ -92,10 +93,10 @@ ROWS: Mapping[str, Row] = {
     "--profiler": Elsewhere("train --profile 10:15"),
     "--calculate_emission_latency": Elsewhere("evaluate RUN --latency ALIGNMENT"),
     "--latency_head_offset --latency_tail_offset": Absent("head and tail latencies are not corrected by offsets"),
-    "--breakdown_wer": Elsewhere("evaluate RUN --by"),
-    "--breakdown_chars": Absent("--by groups utterances, not characters"),
-    "--sr_segment": Elsewhere("evaluate RUN --state-resets"),
-    "--sr_overlap": NotNeeded("it is the second number of evaluate --state-resets"),
+    "--breakdown_wer": Absent("errors of letter case and punctuation are not counted apart"),
+    "--breakdown_chars": NotNeeded("it belongs to --breakdown_wer"),
+    "--sr_segment": Elsewhere("evaluate RUN --state-resets", lambda value: f"{value} 3"),
+    "--sr_overlap": Absent("it is the second number of evaluate --state-resets", ("3", "3.0")),
     f"{DELAY} {STAR} {TEXTS}": PART,
     "--eos_penalty": f"{HEAD}.penalties.eos",
     "--eos_is_terminal --eos_vad_threshold --eos_decoding --eos_alpha --eos_beta":
@@ -113,7 +114,8 @@ ROWS: Mapping[str, Row] = {
     "--beam_decoder_procs_per_gpu --beam_min_decode_batch_size_per_proc": NotNeeded("the beam runs on the device"),
     "--beam_no_partials --beam_final_emission_thresh": NotNeeded("serve settles words as soon as all hypotheses agree"),
     "--fuzzy_topk_logits": Absent("there is no hardware of Myrtle to imitate"),
-    "--keyword_boost_path": Elsewhere("evaluate RUN --decoding.fusion.hot-words"),
+    "--keyword_boost_path":
+        Absent("there is no file of them: evaluate RUN --decoding.kind beam --decoding.hot-words WORD:WEIGHT …"),
     "--override_ngram_path": f"{HEAD}.decoding.fusion.kenlm",
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
     "--nth_batch_only": Absent("evaluate RUN --max-samples N limits evaluation"),
@@ -146,9 +148,35 @@ ROWS: Mapping[str, Row] = {
     "rnnt.quantize rnnt.enc_rw_dropout rnnt.pred_rw_dropout": Absent("there is no such LSTM"),
     "grad_noise_scheduler.noise_level": Absent("there is no noise on gradients"),
     "grad_noise_scheduler.decay_const grad_noise_scheduler.start_step": NotNeeded("they belong to noise_level"),
-    "ngram.ngram_path": Elsewhere("evaluate RUN --decoding.fusion.unit labels --decoding.fusion.kenlm"),
+    "ngram.ngram_path": Elsewhere(f"evaluate RUN --decoding.kind beam {KENLM}"),
+    "ngram.scale_factor": Elsewhere("evaluate RUN --decoding.kind beam --decoding.fusion.lm-weight"),
+}  # fmt: skip
+OF_EVALUATION: Mapping[str, Row] = {
+    "--ckpt|--checkpoint": Elsewhere("import --out RUN"),
+    "--val_manifests|VAL_MANIFESTS|--val_tar_files --val_audio_dir --all_val_manifests":
+        Elsewhere("evaluate RUN --data"),
+    "--val_batch_size": Elsewhere("evaluate RUN --batch-size"),
+    "--num_gpus": NotNeeded("evaluation uses all devices"),
+    "--dataset_dir|--data_dir --all_dataset_dirs|--all_data_dirs":
+        Absent("paths of --data and those in manifests begin in the current folder: run the command in this folder"),
+    "--custom_batch_sizes": Absent("sets have the same --batch-size, which does not change the results"),
+    "--overwrite_ok --output_dir|OUTPUT_DIR": NotNeeded("the figures are printed, and written with --json OUT"),
+    "--calculate_loss": Absent("evaluation computes error rates; validation has the loss (training.validation.loss)"),
+    "--n_utterances_only": Elsewhere("evaluate RUN --max-samples"),
+    "--decoder": Elsewhere(
+        "evaluate RUN --decoding.kind",
+        one_of(greedy="greedy", beam="beam --decoding.search.same texts --decoding.max-symbols 8"),
+    ),
+    "--beam_width": Elsewhere("evaluate RUN --decoding.search.beam-width"),
+    "--temperature": Elsewhere("evaluate RUN --decoding.temperature"),
+    "--beam_prune_score_thresh": Elsewhere("evaluate RUN --decoding.search.label-prune-logp", _limit),
+    "--beam_prune_topk_thresh": Elsewhere("evaluate RUN --decoding.search.token-prune-logp", _limit),
+    "--override_ngram_path|ngram.ngram_path": Elsewhere(f"evaluate RUN {KENLM}"),
     "ngram.scale_factor": Elsewhere("evaluate RUN --decoding.fusion.lm-weight"),
 }  # fmt: skip
+OF_VAL_PY = (
+    "--sr_segment 15 --beam_width 4 --temperature 1.4 --beam_prune_score_thresh 0.4 --beam_prune_topk_thresh 1.5"
+)
 DEFAULTS = (
     "--training_steps 100000 --warmup_steps 1632 --hold_steps 18000 --half_life_steps 10880 --lr 0.004 "
     "--min_lr 0.0004 --weight_decay 0.01 --clip_norm 1.0 --beta1 0.9 --beta2 0.999 --ema 0.999 "
@@ -226,12 +254,20 @@ def _normaliser(given: Given) -> Iterator[Change | str]:
 
 
 def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
-    gpus, mode, buckets = given.number("--num_gpus", 8), given.get("--sampling_mode"), given.number("--num_buckets", 6)
-    split, names = given.number("--batch_split_factor", 1), "--global_batch_size --num_gpus --grad_accumulation_batches"
-    rows = given.number("--global_batch_size", 1024) // (gpus * given.number("--grad_accumulation_batches", 8))
+    gpus, accumulated = given.count("--num_gpus", 8), given.count("--grad_accumulation_batches", 8)
+    buckets = given.number("--num_buckets", 6)
+    split, names = given.count("--batch_split_factor", 1), "--global_batch_size --num_gpus --grad_accumulation_batches"
+    every = given.count("--global_batch_size", 1024)
+    rows = every // (gpus * accumulated)
     if "--per_gpu_batch_size" in given:
         rows, names = given.number("--per_gpu_batch_size"), "--per_gpu_batch_size"
+        every = rows * gpus * accumulated
     rows = max(rows - rows % split, split)
+    if (update := rows * gpus * accumulated) != every:
+        yield (
+            f"{every} utterances per update are no multiple of --num_gpus × --grad_accumulation_batches × "
+            f"--batch_split_factor = {gpus * accumulated * split}: an update has {update}"
+        )
     seconds = base.data.batching.budget / 8  # the recipe's, of 8 devices
     longest, labels = base.data.filters.max_duration_s, base.data.filters.max_chars
     others: dict[str, Any] = {"devices": gpus, "pessimistic_first": True}
@@ -248,10 +284,7 @@ def _batches(given: Given, base: Experiment) -> Iterator[Change | str]:
             seconds=longest, labels=labels, rows=rows, **others
         ),
     }
-    if mode not in made:
-        known = ", ".join(str(each) for each in made if each)
-        yield f"--sampling_mode {mode} is not known (expected one of {known}): batches have equal numbers of rows"
-        mode = None
+    mode = given.read("--sampling_mode", one_of(**{each: each for each in made if each}))
     yield Change("data.batching", made[mode](), f"--sampling_mode {names}" if mode else f"{names} --num_buckets")
     if mode in ("duration", "1D-bucketing", "1D-bucketing-dyn"):
         yield f"its page names no flag for the seconds of a batch: data.batching.budget is {seconds:g} s per device"
@@ -331,7 +364,7 @@ CAIMAN = System(
     _recipe,
     _derive,
     (
-        Program("val.sh, val.py, val_multiple.sh, val_multiple.py", command="evaluate RUN"),
+        Program("val.sh, val.py, val_multiple.sh, val_multiple.py", OF_VAL_PY, "evaluate RUN", OF_EVALUATION),
         Program("train.sh, train.py", DEFAULTS),
     ),
 )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from asr_jax.migration.rows import (
     Row,
     Table,
     To,
+    count,
     is_off,
     number,
     real,
@@ -60,6 +62,15 @@ class Given:
     def number(self, name: str, default: float = 0) -> Any:
         """Returns a value as an int or a float."""
         return self.read(name, number, default)
+
+    def count(self, name: str, default: int) -> int:
+        """Returns a value as a whole number from 1."""
+        return int(self.read(name, count, default))
+
+    @property
+    def file(self) -> Path:
+        """The YAML file, for messages: the first one if there are several."""
+        return next((each.path for each in self.values.values() if each.path), Path("the YAML file"))
 
     def real(self, name: str, default: float = 0.0) -> float:
         return float(self.read(name, real, default))
@@ -157,8 +168,10 @@ def migrate(
     notes = [*sources.shell.notes, *unknown]
     if program.command:
         lines = [_line(each, table) for each in values.values()]
-        flags = [line.result.removeprefix(program.command) for line in lines if line.result.startswith(program.command)]
-        return Migration(system, "", None, {}, lines, notes, f"python -m asr_jax.{program.command}{''.join(flags)}")
+        if not any(line.result.startswith("evaluate RUN --decoding.kind beam") for line in lines):
+            of_beam = re.compile(r"evaluate RUN --decoding\.(?!kind)")
+            lines = [line._replace(**GREEDY) if of_beam.match(line.result) else line for line in lines]
+        return Migration(system, "", None, {}, lines, notes, _command(program.command, lines))
     base, changes = load(recipe), list[Change]()
     for name, value in values.items():
         match table.row_of(value.name):
@@ -232,6 +245,15 @@ def _result(
     return "not needed", "it has no effect beside the other values"
 
 
+def _command(command: str, lines: Sequence[Line]) -> str:
+    """Returns a command with the options of the lines, each once."""
+    options = "".join(line.result.removeprefix(command) for line in lines if line.result.startswith(f"{command} "))
+    each = dict.fromkeys(re.findall(r" --\S+(?: (?!--)\S+)*", options))
+    missing = " --data MANIFEST" * (command == "evaluate RUN" and "--data" not in options)
+    return f"python -m asr_jax.{command}{missing}{''.join(each)}"
+
+
+GREEDY = {"kind": "not needed", "result": "greedy search does not use it"}
 OF_TRAINING = ("not needed", "it is a setting of training, and no argument of this command")
 
 

@@ -69,7 +69,7 @@ def _recipe(given: Given) -> str:
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    seconds = given.number("--world-size", 1) * given.number("--max-duration", 200)
+    seconds = given.count("--world-size", 1) * given.number("--max-duration", 200)
     yield Change("data.batching.budget", float(seconds), "--max-duration × --world-size")
     share = seconds / given.number("--ref-duration", 600)
     yield Change(f"{ENCODER}.batches_per_update", share, "--max-duration --world-size --ref-duration")

@@ -1,5 +1,6 @@
 """NeMo's YAML files of CTC models and transducers (examples/asr/conf at commit 8cfedd72), and Hydra's overrides."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,7 @@ def _at_least_0(value: Any) -> int:
 
 
 ROWS: Mapping[str, Row] = {
-    "--config-name --config-path": NotNeeded("the file is one of the sources"),
+    "--config-name --config-path": NotNeeded("the file is read if it is found"),
     "name": To("name", lambda value: str(value).lower()),
     **to("init", "init_from_nemo_model|init_from_pretrained_model|init_from_ptl_ckpt=path init_strict=strict"),
     "model.sample_rate": NotNeeded("it is that of the preprocessor"),
@@ -195,7 +196,6 @@ MODELS: Mapping[str, tuple[Callable[[dict[str, Any], Path], Any], str]] = {
     "SqueezeformerEncoder": (squeezeformer_nemo.settings_of, "squeezeformer_librispeech"),
     "ConvASREncoder": (quartznet.settings_of, "quartznet_librispeech"),
 }
-FILE = Path("the YAML file")
 
 
 def _section(given: Given, name: str) -> dict[str, Any]:
@@ -229,8 +229,12 @@ def _recipe(given: Given) -> str:
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     encoder: Any = base.model.encoder
     if name := _encoder_class(given):
-        encoder = replace(MODELS[name][0](_section(given, ENCODER), FILE), remat=encoder.remat)
-        front_end = front_end_of(_section(given, "model.preprocessor"), FILE)
+        try:
+            encoder = replace(MODELS[name][0](_section(given, ENCODER), given.file), remat=encoder.remat)
+        except UserError as error:
+            field = re.search(r": (\w+) is", str(error))
+            raise UserError(f"{error} ({FIELDS.get(field[1], ENCODER) if field else ENCODER})") from error
+        front_end = front_end_of(_section(given, "model.preprocessor"), given.file)
         yield _whole(given, "model.encoder", encoder, ENCODER)
         yield from parts("model.encoder", encoder, FIELDS)
         yield _whole(given, "model.front_end", front_end, "model.preprocessor")
@@ -272,7 +276,7 @@ def _heads(given: Given) -> Iterator[Change | str]:
     config = {name: each for name, each in config.items() if each}
     if "model.rnnt_reduction" in given:
         config["rnnt_reduction"] = given.get("model.rnnt_reduction")
-    heads = heads_of(config, FILE)
+    heads = heads_of(config, given.file)
     share = given.real("model.aux_ctc.ctc_loss_weight") if len(heads) > 1 else 0.0
     reduction = given.get("model.ctc_reduction") or given.get("model.aux_ctc.ctc_reduction")
     by: Any = "labels" if reduction == "mean_volume" else "utterances"
@@ -383,6 +387,7 @@ def _schedule(given: Given, encoder: Any) -> Iterator[Change | str]:
     else:
         schedule = WarmupHoldDecay(peak_lr=rate, min_lr=least, warmup_updates=warmup, decay="none")
         if name:
+            del names["decay"]
             yield f"{SCHED}.name {name}: there is no such schedule; the rate stays at its peak. Set optim.schedule"
     yield Change("optim.schedule", schedule)
     yield from parts("optim.schedule", schedule, names)
@@ -390,7 +395,8 @@ def _schedule(given: Given, encoder: Any) -> Iterator[Change | str]:
 
 def _optimizer(given: Given) -> Iterator[Change | str]:
     kind = given.get(f"{OPTIM}.name", "adamw")
-    if kind not in ("adamw", "adam", "novograd"):
+    is_known = kind in ("adamw", "adam", "novograd")
+    if not is_known:
         yield f"{OPTIM}.name {kind}: there is no such optimizer; AdamW is used"
     b1, b2 = given.get(f"{OPTIM}.betas") or (0.9, 0.999)
     decay = given.real(f"{OPTIM}.weight_decay", 0.01 if kind == "adamw" else 0.0)
@@ -399,7 +405,7 @@ def _optimizer(given: Given) -> Iterator[Change | str]:
     if f"{OPTIM}.eps" in given:
         fields["eps"] = given.real(f"{OPTIM}.eps")
     optim = (NovoGrad if kind == "novograd" else AdamW)(decay_factors=EVERYTHING, **fields)
-    yield Change("optim", optim, f"{OPTIM}.name")
+    yield Change("optim", optim, f"{OPTIM}.name" * is_known)
     yield from parts("optim", optim, _fields(OPTIM, "betas=b1 betas=b2 weight_decay=weight_decay eps=eps"))
 
 

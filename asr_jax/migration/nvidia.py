@@ -34,7 +34,7 @@ OF_EXAMPLES: Mapping[str, Row] = {
 OF_YAML: Mapping[str, Row] = {
     "--min_lr|--min_learning_rate|MIN_LEARNING_RATE": "optim.schedule.min_lr",
     "--prediction_frequency|PREDICTION_FREQUENCY": "training.validation.sample_every",
-    "--model_config|MODEL_CONFIG": NotNeeded("the file is one of the sources"),
+    "--model_config|MODEL_CONFIG": NotNeeded("the file is read if it is found"),
     "--train_manifests|TRAIN_MANIFESTS|--train_tar_files": "data.train",
     "--val_manifests|VAL_MANIFESTS|--val_tar_files": "data.validation",
     "input_val.*": NotNeeded(

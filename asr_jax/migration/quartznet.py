@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from asr_jax.audio.specaugment import Cutout, SpecAugment
@@ -11,7 +10,7 @@ from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, to, truth, under
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, short, to, truth, under
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -20,11 +19,18 @@ SPEC_AUGMENT = {
     "freq_masks": "num_freq_masks", "max_freq": "max_freq_bins", "time_masks": "num_time_masks",
     "max_time": "max_time_frames",
 }  # fmt: skip
+
+
+def _manifests(value: Any) -> str:
+    """Returns manifests for a command; DATASET is the name of a set of LibriSpeech."""
+    return short(value) if ".json" in short(value) else f"librispeech-{value}-wav.json"
+
+
 BLOCKS = "in_feats activation use_conv_masks blocks"
 ROWS: Mapping[str, Row] = {
     **OF_EXAMPLES,
     **OF_YAML,
-    "DATASET|--val_manifest": Elsewhere("evaluate RUN --data"),
+    "DATASET|--val_manifest": Elsewhere("evaluate RUN --data", _manifests),
     **to("training",
          "--epochs|EPOCHS=num_epochs "
          "--grad_accumulation|--update-freq|GRAD_ACCUMULATION|GRAD_ACCUMULATION_STEPS=accumulate"),
@@ -90,22 +96,24 @@ OF_INFERENCE: Mapping[str, Row] = {
     "--amp|--fp16|AMP": Elsewhere("evaluate RUN --precision f16"),
     "--ema|EMA": NotNeeded("evaluation uses averaged parameters; --live the others"),
     "MAX_DURATION": Elsewhere("evaluate RUN --ignore-above"),
-    "--ckpt|CHECKPOINT": Elsewhere("import"),
+    "--ckpt|CHECKPOINT": Elsewhere("import --config configs/quartznet_librispeech.py --out RUN"),
+    "--val_manifests|VAL_MANIFESTS|--val_manifest|DATASET": Elsewhere("evaluate RUN --data", _manifests),
 }
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    gpus, rows = given.number("NUM_GPUS", 1), given.number("--gpu_batch_size", 32)
+    gpus, rows = given.count("NUM_GPUS", 1), given.count("--gpu_batch_size", 32)
     yield Change("data.batching.budget", float(gpus * rows), "--gpu_batch_size × NUM_GPUS")
     yield Change("data.batching.max_rows", gpus * rows, "--gpu_batch_size × NUM_GPUS")
     yield Change("data.batching.row_multiple", gpus, "NUM_GPUS")
-    update = gpus * rows * given.number("--grad_accumulation", 1)
+    update = gpus * rows * given.count("--grad_accumulation", 1)
     if update != 1152:
         yield f"an update has {update} utterances, and NVIDIA's learning rate was chosen for 1152"
     amp = str(given.get("--amp", False))
-    if amp.startswith(":"):
-        yield f"AMP={amp}: the colon is a mistake of NVIDIA's script, which trains without AMP; it is left out"
     is_amp = given.read("--amp", lambda value: truth(str(value).removeprefix(":")), False)
+    if amp.startswith(":"):
+        state = "on" if is_amp else "off"
+        yield f"AMP={amp}: NVIDIA's script trains without AMP because of the colon; it is left out: AMP is {state} here"
     yield Change("training.precision", "f16" if is_amp else "tf32", "--amp")
     if is_amp:
         yield FLOAT16
@@ -130,14 +138,17 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         keys = [key for key in under(ENCODER, BLOCKS).split() if key in given]
         section = {key.rpartition(".")[2]: given.get(key) for key in keys}
         mels = {"in_feats": base.model.front_end.num_features, "activation": "relu"}
-        encoder = settings_of(mels | section, Path("the YAML file"))
+        encoder = settings_of(mels | section, given.file)
         blocks = [replace(block, copies=len([*alike])) for block, alike in groupby(encoder.blocks)]
         yield Change("model.encoder", replace(encoder, blocks=tuple(blocks)), " ".join(keys))
 
 
-def _optimizer(given: Given, base: Experiment) -> Iterator[Change | str]:
+OPTIMIZERS = ("novograd", "fused_novograd", "adamw", "lamb98")
+
+
+def _optimizer(given: Given, base: Experiment) -> Iterator[Change]:
     """AdamW and LAMB have the settings of NVIDIA's code; NovoGrad is the recipe's."""
-    name = given.get("--optimizer", "novograd")
+    name = given.read("--optimizer", one_of(**{each: each for each in OPTIMIZERS}), "novograd")
     shared: dict[str, Any] = {"schedule": base.optim.schedule, "decay_factors": EVERYTHING, "clip_at": 0.0}
     if name == "adamw":
         yield Change("optim", AdamW(b2=0.999, **shared), "--optimizer")
@@ -145,8 +156,6 @@ def _optimizer(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield Change("optim", LAMB(b2=0.98, eps=1e-9, **shared), "--optimizer")
     else:
         yield Change("optim", base.optim, "--optimizer")
-        if name not in ("novograd", "fused_novograd"):
-            yield f"--optimizer {name} is not NVIDIA's: NovoGrad is kept"
 
 
 def _augmentation(given: Given) -> Iterator[Change]:

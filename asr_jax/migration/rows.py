@@ -132,6 +132,13 @@ def real(value: Any) -> float:
         raise ValueError("expected a number") from None
 
 
+def count(value: Any) -> int:
+    """Returns the number in a text, a whole one from 1."""
+    if not str(value).isdecimal() or int(value) < 1:
+        raise ValueError("expected a whole number from 1")
+    return int(value)
+
+
 def truth(value: Any) -> bool:
     """Returns whether a flag is on: True without a value, else true, yes or 1."""
     meanings = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "": False}

@@ -7,6 +7,7 @@ from typing import Any
 from asr_jax.audio.distort import Gain, UniformNoise
 from asr_jax.audio.specaugment import SpecAugment
 from asr_jax.config import Experiment, model_of
+from asr_jax.core.errors import UserError
 from asr_jax.heads.ctc import CTC
 from asr_jax.heads.paraformer_v2 import Enhancement
 from asr_jax.migration.changes import Change, parts
@@ -279,6 +280,8 @@ def _schedule(name: str, given: Given) -> Iterator[Change]:
 def _clipping(given: Given) -> Iterator[Change | str]:
     yield Change("optim.eps", 1e-5)
     yield Change("optim.decay_factors", EVERYTHING)
+    if "--gradient-clip-norm" in given and "--gradient-clip-value" in given:
+        raise UserError("--gradient-clip-norm and --gradient-clip-value exclude each other: expected one of them")
     if "--gradient-clip-norm" in given:
         yield Change("optim.clip", "tensor_norm", "--gradient-clip-norm")
         yield "--gradient-clip-norm limits the norm of each tensor, as in Burn; optim.clip global_norm is the usual one"

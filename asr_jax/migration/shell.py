@@ -27,11 +27,13 @@ TOKEN = re.compile(
     rf"|(?P<word>(?:{re.sub(r'[?]P<.*?>', '?:', PIECE.pattern)}|{ROUND}|[^\s;&|<>'\"])+)|.",
     re.DOTALL,
 )
+HEREDOC = re.compile(r"(?ms)(?<!<)(<<(-)?[ \t]*(['\"]?)(\w+)\3[^\n]*\n)(?:.*?\n)??(?(2)\t*)\4$")
+"""A redirection from the lines after it, which are no commands; after `<<-`, tabs may be before the last one."""
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
 PROGRAM = re.compile(r"[\w./-]*\.py")
 QUIET = {
     "echo", "printf", "mkdir", "sleep", "set", "cd", "exit", "true", "date", "pip", "trap", "ulimit", "wait", ".",
-    "source", "shift", "local", "declare",
+    "source", "shift", "local", "declare", "cat",
 }  # fmt: skip
 """Commands without an effect on the settings."""
 WRAPPERS = re.compile(
@@ -91,7 +93,7 @@ class Shell:
         """Reads commands, except those of branches that are not taken."""
         branches: list[tuple[bool, bool]] = []
         """For each open `if` and loop: whether its commands are read now, and whether a branch was read before."""
-        for words in _commands(script):
+        for words in _commands(HEREDOC.sub(r"\1", script)):
             while words and words[0] in ("then", "do", "else", "{"):
                 match words.pop(0):
                     case "else":
@@ -113,6 +115,8 @@ class Shell:
                 case ["if" | "while" | "until" | "case"]:
                     is_taken = words[0] == "if" and is_read and self._holds(words[1:])
                     branches.append((is_taken, is_taken))
+                    if is_read and words[0] != "if" and words[1:2] != ["{"]:
+                        self.notes.append(f"not read: {' '.join(words)[:80]} …")
                 case _ if is_read:
                     self._run_all(words)
 

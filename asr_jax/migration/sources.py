@@ -26,6 +26,8 @@ class Value(NamedTuple):
     """As written."""
     value: Any
     origin: int
+    path: Path | None = None
+    """File of the value, if it is a YAML file."""
 
     def __str__(self) -> str:
         shown = "" if self.value is True and self.origin == FLAG else f"={short(self.value)}"
@@ -89,7 +91,7 @@ def read_sources(sources: Sequence[str], command: Sequence[str]) -> Sources:
     variables = [Value(*item, VARIABLE if item[0] in given else SCRIPT) for item in shell.variables.items()]
     found.values = [*variables, *arguments_of(shell.arguments)]
     for path in _yaml_files(found, files):
-        found.values += [Value(key, value, FILE) for key, value in read_yaml(path).items()]
+        found.values += [Value(key, value, FILE, path) for key, value in read_yaml(path).items()]
         found.texts += f"\n{read_text(path)}" * (path not in files)
     return found
 

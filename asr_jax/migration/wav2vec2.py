@@ -122,14 +122,14 @@ ROWS: Mapping[str, Row] = {
          "--quantizer_depth=depth --quantizer_factor=factor --latent_vars=entries --latent_groups=groups"),
     "--infonce": NotNeeded("the contrastive loss is InfoNCE"),
     # inference
-    "FINETUNED_MODEL": Elsewhere("import"),
+    "FINETUNED_MODEL": Elsewhere("import --out RUN"),
     "--steps|NUM_STEPS|NUM_REPEATS": Elsewhere("benchmark inference RUN --repeats"),
     "--warmup_steps|NUM_WARMUP_STEPS|NUM_WARMUP_REPEATS": Elsewhere("benchmark inference RUN --warm-up-repeats"),
     "MAX_DURATION|--max_duration": Elsewhere("evaluate RUN --ignore-above"),
     "--labels_path --w2v_path_for_args": NotNeeded("a run contains its tokenizer and settings"),
 }  # fmt: skip
 OF_EVALUATION: Mapping[str, Row] = {
-    "--w2v_path|FINETUNED_MODEL": Elsewhere("import"),
+    "--w2v_path|FINETUNED_MODEL": Elsewhere("import --out RUN"),
     "--valid_subset|VALID_SUBSET": Elsewhere("evaluate RUN --data"),
     "--batch_size|BATCH_SIZE": Elsewhere("evaluate RUN --batch-size"),
     "--bf16|BF16": Elsewhere("evaluate RUN --precision bf16"),
@@ -207,7 +207,7 @@ def _one_each(given: Given, name: str, place: str, fields: str) -> Iterator[Chan
 
 
 def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
-    batches = given.number("NUM_GPUS", 1) * given.number("--num_concat_batches", 1)
+    batches = given.count("NUM_GPUS", 1) * given.count("--num_concat_batches", 1)
     budget = batches * given.number("--max_tokens") / RATE_HZ
     yield Change("data.batching.budget", budget, "--max_tokens × --num_concat_batches × NUM_GPUS")
     if "--batch_size" in given:

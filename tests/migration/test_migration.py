@@ -297,6 +297,8 @@ def test_transducers_of_nemo():
             "an exponential moving average",
         ),
         ("caiman", "./scripts/train.sh", "is no penalty|only if", "--prob_background_noise=0.25: there is no noise"),
+        ("caiman", "train.py --global_batch_size 1000 --grad_accumulation_batches 3", "was not", "an update has 984"),
+        ("quartznet", "AMP=:true bash scripts/train.sh", "which trains", "it is left out: AMP is on here"),
         ("wav2vec2", "NUM_GPUS=4 bash scripts/pretrain_base.sh", "64 sub-batches|bfloat16", "in each sub-batch"),
         ("rust", f"{RUST} --architecture squeezeformer --variant xs", "pieces is 128", "Upsampled frames"),
     ],
@@ -376,6 +378,26 @@ MISTAKES = [
         "LR_POLICY=step bash scripts/train.sh",
         "LR_POLICY=step: expected one of exponential, legacy",
     ),
+    ("quartznet", "OPTIMIZER=adam bash scripts/train.sh", "OPTIMIZER=adam: expected one of novograd, fused"),
+    ("caiman", "train.py --sampling_mode dynamic", "--sampling_mode=dynamic: expected one of fixed, duration, 1D"),
+    (
+        "caiman",
+        "train.py --grad_accumulation_batches 0",
+        "--grad_accumulation_batches=0: expected a whole number from 1",
+    ),
+    ("quartznet", "NUM_GPUS=0 bash scripts/train.sh", "NUM_GPUS=0: expected a whole number from 1"),
+    ("wav2vec2", "NUM_GPUS=3.5 bash scripts/pretrain_base.sh", "NUM_GPUS=3.5: expected a whole number from 1"),
+    (
+        "rust",
+        f"{RUST} --gradient-clip-norm 1 --gradient-clip-value 1",
+        "--gradient-clip-norm and --gradient-clip-value",
+    ),
+    (
+        "nemo",
+        "speech_to_text.py model.encoder._target_=x.ConformerEncoder model.encoder.feat_in=64 "
+        "model.encoder.d_model=8 model.encoder.n_layers=eighteen",
+        "the YAML file: num_layers is 'eighteen'",
+    ),
     (
         "icefall",
         "./conformer_ctc3/train.py --full-libri 1",
@@ -445,6 +467,22 @@ def test_commands_that_do_not_train(capsys):
     main(["--from", "quartznet", "--", "BATCH_SIZE_SEQ=8 bash scripts/inference_benchmark.sh"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "this does not train: python -m asr_jax.benchmark inference RUN --batch-sizes 8"
+
+
+def test_a_yaml_file_of_another_system(tmp_path):
+    (tmp_path / "x.yaml").write_text("model: {encoder: {_target_: nemo.collections.asr.modules.ConformerEncoder}}")
+    with pytest.raises(
+        UserError, match=r"looks like a source of NeMo: expected --from nemo\nmodel\.encoder\._target_ is not a name"
+    ):
+        main(["--from", "quartznet", str(tmp_path / "x.yaml")])
+
+
+def test_a_config_that_cannot_be_written(tmp_path, capsys):
+    """It is an error before the report."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        main(["--from", "rust", "--out", str(tmp_path / "file" / "c.py"), "--", RUST])
+    assert capsys.readouterr().out == ""
 
 
 def test_the_command(tmp_path):

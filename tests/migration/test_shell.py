@@ -53,6 +53,22 @@ def test_variables_of_the_caller_come_before_defaults():
     assert (shell.programs, shell.arguments) == (["train.py"], ["--lr=0.5"])
 
 
+@pytest.mark.parametrize("begin", ["<<EOF", "<<'EOF'", '<< "EOF"', "<<EOF > f"])
+def test_bodies_of_heredocs_are_not_read(begin):
+    shell = read(
+        f"A=1\ncat > f {begin}\nA=2\n it's a quote\n\tEOF\nEOF\nB=1\ncat <<-EOF\n\tB=2\n\tEOF\ncat <<EOF\nEOF\nC=1"
+    )
+    assert (shell.variables, shell.notes) == ({"A": "1", "B": "1", "C": "1"}, [])
+
+
+def test_cases_and_conditional_loops_are_named():
+    shell = read(
+        "case $N in\n  8) A=1 ;;\n  *) A=2 ;;\nesac\nuntil [ -e x ]; do A=3; done\n"
+        "if [ a = b ]; then case $M in x) A=4;; esac; fi"
+    )
+    assert (shell.variables, shell.notes) == ({}, ["not read: case $N in …", "not read: until [ -e x ] …"])
+
+
 def test_arrays_are_words():
     shell = read('ARGS=(--lr 0.1  # the rate\n --name "a b")\nARGS+=(--epochs 3)\npython train.py "${ARGS[@]}"')
     assert shell.arguments == ["--lr", "0.1", "--name", "a b", "--epochs", "3"]
@@ -85,6 +101,7 @@ def test_what_is_not_read_is_named():
     shell = read("frobnicate --all\nwhile [ 1 = 1 ]; do A=1; done\nfor B in 1 2; do C=$B; done\n[ -d x ] && D=1")
     assert shell.notes == [
         "not read: frobnicate --all",
+        "not read: while [ 1 = 1 ] …",
         "of the loop over 1, 2, only B=1 is read",
         "condition not read: '[' -d x ']'",
     ]
