@@ -116,7 +116,7 @@ ROWS: Mapping[str, Row] = {
     "--fuzzy_topk_logits": Absent("there is no hardware of Myrtle to imitate"),
     "--keyword_boost_path":
         Absent("there is no file of them: evaluate RUN --decoding.kind beam --decoding.hot-words WORD:WEIGHT …"),
-    "--override_ngram_path": f"{HEAD}.decoding.fusion.kenlm",
+    "--override_ngram_path": Elsewhere(f"evaluate RUN --decoding.kind beam {KENLM}"),
     "--skip_ngram": NotNeeded("without decoding.fusion.kenlm there is none"),
     "--nth_batch_only": Absent("evaluate RUN --max-samples N limits evaluation"),
     # the YAML files

@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from asr_jax.cli import plan as command
-from asr_jax.cli import plan_target
+from asr_jax.cli import plan_remarks, plan_target
 from asr_jax.cli.command_line import parse_experiment
 from asr_jax.cli.plan_target import TargetSteps, _changes, costs, largest_rows
 from asr_jax.core import targets
@@ -132,7 +132,8 @@ def test_a_file_that_does_not_fit_the_data_is_refused(manifest, tmp_path, conten
         (f"{len(jax.devices())} × cpu", ""),
     ],
 )
-def test_a_file_for_other_devices_is_named(manifest, tmp_path, devices, message, capsys):  # noqa: F811
+def test_a_file_for_other_devices_is_named(manifest, tmp_path, devices, message, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(plan_remarks, "LEAST_H", 0.0)
     room, file = {"length": 80000, "num_tokens": 8, "batch_size": 4, "longest": 79000}, tmp_path / "fit.json"
     file.write_text(json.dumps({"per_s": 16000, "buckets": [room]} | ({"devices": devices} if devices else {})))
     given = arguments(manifest, tmp_path, "--data.validation", manifest, "--data.batching.file", str(file))

@@ -146,6 +146,7 @@ def test_a_recording_stops_at_the_limit_of_the_server(page, server):
 def test_a_file_above_the_limit_of_the_server_is_not_sent(page, server, tmp_path):
     server.limits["max_bytes"] = 1_000_000
     page.reload()
+    api.expect(page.locator("#status")).to_have_text("Ready")
     page.evaluate("""() => {
         const dropped = new DataTransfer();
         dropped.items.add(new File([new Uint8Array(1000001)], "a.wav"));
