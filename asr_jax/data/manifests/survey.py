@@ -147,7 +147,7 @@ def _with_duration(utterance: Utterance, info: AudioInfo | Rejected) -> Utteranc
 def _about_rejected(rejected: Sequence[Rejected], num_read: int) -> Iterator[Finding]:
     files, fixes = defaultdict[str, list[str]](list), dict[str, str]()
     for each in rejected:
-        file, reason = re.findall(r"^(?:(\S*/\S*): )?(?:.*and the audio: )?(.*)", each.reason, re.DOTALL)[0]
+        file, reason = re.findall(r"^(?:(/.*?): )?(?:.*and the audio: )?(.*)", each.reason, re.DOTALL)[0]
         reason, _, fix = reason.partition("; ")
         reason = re.split("[:(]", reason)[0].strip()
         files[reason].append(file or each.location)

@@ -104,6 +104,17 @@ def test_manifests_of_no_set_are_named(tmp_path):
     assert "other_manifests" not in kinds(surveyed(tmp_path / "a/train.jsonl", tmp_path))
 
 
+def test_texts_in_another_encoding_are_one_finding(tmp_path):
+    folder = tmp_path / "my audio"
+    for k in range(6):
+        speech(folder / f"{k}.flac", k, 1.0)
+        (folder / f"{k}.txt").write_text(f"grüße {'abcdef'[k]}", encoding="latin-1" if k < 2 else "utf-8")
+    line = kinds(surveyed(folder, tmp_path))["rejected"].line
+    assert line.startswith("utterances that cannot be used (not UTF-8), of 6 in all: 2 (")
+    assert f"{folder / '0.txt'}; {folder / '1.txt'})" in line
+    assert line.endswith("they are left out; save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT")
+
+
 def test_what_cannot_be_used_is_named_and_left_out(tmp_path):
     lines = corpus(tmp_path / "a")
     audio = tmp_path / "a" / "audio"
