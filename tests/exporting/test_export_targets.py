@@ -72,8 +72,12 @@ def log_probs(trained: Trained, audio: list[np.ndarray], head: str) -> list[np.n
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MODELS])
 def test_onnx_files_compute_what_the_run_computes(name: str, tmp_path: Path) -> None:
     """One file takes recordings of several lengths, alone and in a batch with padding."""
-    trained, out = trained_of(name), tmp_path / "out"
-    lines = list(export(trained, out, to="onnx", weights=("f32", "int8")))
+    trained, out, recording = trained_of(name), tmp_path / "out", ""
+    if name.startswith("paraformer"):
+        # Untrained, they are near ties: of another recording, int8 may find another number of labels.
+        write_flac(tmp_path / "a.flac", recordings(1.6)[0], RATE_HZ)
+        recording = str(tmp_path / "a.flac")
+    lines = list(export(trained, out, to="onnx", weights=("f32", "int8"), recording=recording))
     head = trained.model.recognising
     about = json.loads((out / "model.json").read_text())
     assert about["head"] == head
