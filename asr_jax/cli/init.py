@@ -152,13 +152,14 @@ def about_long(found: Survey, longest_s: float) -> str:
     seconds = durations([found.train])
     rejected = seconds[seconds > longest_s]
     share = rejected.sum() / seconds.sum()
-    what = f"{len(rejected):,} of {counted(len(seconds), 'training utterance')} ({share:.0%} of the audio) " + (
-        f"longer than {longest_s:g} s; divide them: python -m asr_jax.align RUN MANIFEST --segment (documentation: "
-        "transcription)"
+    what = (
+        f"{len(rejected):,} of {counted(len(seconds), 'training utterance')} ({share:.0%} of the audio) are longer "
+        f"than {longest_s:g} s, the limit of the config; divide them: python -m asr_jax.align RUN MANIFEST --segment "
+        "(documentation: transcription)"
     )
     if len(rejected) == len(seconds):
         raise UserError(what)
-    return f"the config rejects {what}" if len(rejected) else ""
+    return what if len(rejected) else ""
 
 
 def row_of(role: str, found: Survey) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _decoded(content: bytes, codec: str = "utf-8", errors: str = "strict") -> st
     except UnicodeDecodeError as error:
         raise TextError(
             f"not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); save it as UTF-8; "
-            "of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT"
+            "from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT"
         ) from None
 
 

@@ -91,7 +91,7 @@ class Suggestion:
 
     @property
     def lacking(self) -> float:
-        """Factor by which the run should be longer to learn words. Needs the trial; below 1, the run is long enough."""
+        """Hours of audio that a model needs to learn words, divided by those of the run. Needs the trial."""
         return LEARNING_AUDIO_H / max(self.epochs * self.survey.train.hours, 1e-9)
 
     @property

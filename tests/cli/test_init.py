@@ -66,8 +66,8 @@ def test_a_folder_without_data_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_long_recordings_are_counted_and_refused_if_there_are_no_others():
     found = surveyed(hours=0.1, longest_s=36.0)
     assert about_long(found, 36.0) == ""
-    assert "1 of 100 training utterances (9% of the audio) longer than 20 s" in about_long(found, 20.0)
-    with pytest.raises(UserError, match=r"100 of 100 .* longer than 2 s; .*align RUN MANIFEST --segment"):
+    assert "1 of 100 training utterances (9% of the audio) are longer than 20 s" in about_long(found, 20.0)
+    with pytest.raises(UserError, match=r"100 of 100 .* longer than 2 s, .*align RUN MANIFEST --segment"):
         about_long(found, 2.0)
 
 

@@ -88,7 +88,7 @@ def test_a_newline_ends_a_line_and_nothing_else(content, lines, tmp_path):
         (
             b"caf\xe9\n",
             TextError,
-            "not UTF-8 (byte 0xe9 at 3); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT".replace(
+            "not UTF-8 (byte 0xe9 at 3); save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT".replace(
                 "(", r"\("
             ).replace(")", r"\)"),
         ),

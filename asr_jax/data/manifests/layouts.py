@@ -50,14 +50,14 @@ def find_sets(path: str) -> Files:
 
 
 def left_out(path: str, files: Files) -> Iterator[Finding]:
-    """Yields what is in a folder beside the files of `find_sets`, and names of sets that are not used."""
+    """Yields findings on data that `find_sets` does not read, and on folders with names of sets that are no sets."""
     read = {Path(name) for of_role in files.values() for name in of_role}
     beside = {other for file in read if file.suffix == ".jsonl" for other in file.parent.glob("*.jsonl")} - read
     others = [
         str(file) for file in sorted(beside) if not NOT_DATA.fullmatch(file.name) and not OF_LHOTSE.match(file.name)
     ]
     if others:
-        message = "manifests beside those of the sets; they are not read: give a manifest of all to use them"
+        message = "manifests of no set; they are not read: to use them, give one manifest that has all utterances"
         yield Finding("other_manifests", len(others), message, tuple(others[:3]), is_wrong=False)
     if all(folder.is_dir() and not KALDI.matches(str(folder)) for folder in read):
         audio = [Path(name) for name in ReadOptions().walk(path) if name.lower().endswith(AUDIO_ENDINGS)]
@@ -66,7 +66,9 @@ def left_out(path: str, files: Files) -> Iterator[Finding]:
             yield Finding("ignored_audio", len(ignored), message, tuple(ignored[:3]))
         inner = {folder for name in audio for folder in name.parents if read & {*folder.parents}}
         if sets := [str(folder) for folder in sorted(inner) if role_of(folder.name) in ("validation", "test")]:
-            message = "folders with names of other sets; they are read as the set that they are in: move them out of it"
+            message = (
+                "folders named as a set within the folder of another set; they are read as part of it: move them out"
+            )
             yield Finding("inner_sets", len(sets), message, tuple(sets[:3]))
 
 

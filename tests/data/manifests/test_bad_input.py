@@ -361,7 +361,7 @@ CASES = {
     "non-UTF-8": Case(
         raw(lambda data: data + '{"id": "bad", "text": "é"}'.encode("latin-1")),
         "plan",
-        "not UTF-8 (byte 0xe9 at 23); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
+        "not UTF-8 (byte 0xe9 at 23); save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
         name="m.jsonl:31",
     ),
     "a byte-order mark": Case(raw(lambda data: b"\xef\xbb\xbf" + data), "loaded"),

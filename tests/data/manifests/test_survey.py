@@ -112,7 +112,7 @@ def test_texts_in_another_encoding_are_one_finding(tmp_path):
     line = kinds(surveyed(folder, tmp_path))["rejected"].line
     assert line.startswith("utterances that cannot be used (not UTF-8), of 6 in all: 2 (")
     assert f"{folder / '0.txt'}; {folder / '1.txt'})" in line
-    assert line.endswith("they are left out; save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT")
+    assert line.endswith("they are left out; save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT")
 
 
 def test_what_cannot_be_used_is_named_and_left_out(tmp_path):

@@ -109,7 +109,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
         == "no text beside the audio: expected lonely.txt (or, with the same name, .lab, .transcript, .tokens)"
     )
     assert (
-        "latin.txt: not UTF-8 (byte 0xe9 at 0); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT"
+        "latin.txt: not UTF-8 (byte 0xe9 at 0); save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT"
         in latin.reason
     )
 

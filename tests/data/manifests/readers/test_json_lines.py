@@ -276,7 +276,7 @@ def test_files_that_are_no_manifest_are_named(tmp_path: Path) -> None:
     (rejected,) = read(tmp_path, latin).rejected
     assert (rejected.location, rejected.reason) == (
         f"{latin}:2",
-        "not UTF-8 (byte 0xe9 at 10); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
+        "not UTF-8 (byte 0xe9 at 10); save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
     )
 
 

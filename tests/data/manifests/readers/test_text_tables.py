@@ -82,7 +82,7 @@ GOOD = "a\t1\t1\t1\ttext"
         (
             "m.tsv",
             b"a\t1\t1\t1\t\xe9",
-            "not UTF-8 (byte 0xe9 at 8); save it as UTF-8; of Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
+            "not UTF-8 (byte 0xe9 at 8); save it as UTF-8; from Latin-1: iconv -f LATIN1 -t UTF-8 IN > OUT",
         ),
         ("n.csv", b"1,2,3,4", "4 columns; expected 3"),
         ("n.csv", b"a,b,long", '"duration" is "long"; expected a finite number'),
