@@ -1,5 +1,6 @@
 """QuartzNet of NVIDIA's DeepLearningExamples (PyTorch/SpeechRecognition/QuartzNet at commit 729963dd)."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -10,7 +11,20 @@ from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
 from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, speeds
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, short, to, truth, under
+from asr_jax.migration.rows import (
+    PART,
+    Absent,
+    Elsewhere,
+    NotNeeded,
+    Row,
+    To,
+    argument,
+    numbers,
+    one_of,
+    to,
+    truth,
+    under,
+)
 from asr_jax.optim.optimizers import EVERYTHING, LAMB, AdamW
 from asr_jax.pretrained.quartznet import settings_of
 
@@ -23,7 +37,8 @@ SPEC_AUGMENT = {
 
 def _manifests(value: Any) -> str:
     """Returns manifests for a command; DATASET is the name of a set of LibriSpeech."""
-    return short(value) if ".json" in short(value) else f"librispeech-{value}-wav.json"
+    names = re.split(r"(?<=\.json)[\s,]+", str(value))
+    return argument(names) if ".json" in names[0] else f"librispeech-{value}-wav.json"
 
 
 BLOCKS = "in_feats activation use_conv_masks blocks"

@@ -6,6 +6,7 @@ which `Given` knows by the first.
 """
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -29,6 +30,11 @@ def short(value: Any) -> str:
     return str(value) if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]}…"
 
 
+def argument(value: Any) -> str:
+    """Returns a value, or those of a list, as arguments of a command, with quotes where a shell needs them."""
+    return shlex.join(map(str, value if isinstance(value, list | tuple) else (value,)))
+
+
 class To(NamedTuple):
     """The converted value becomes a setting."""
 
@@ -42,7 +48,7 @@ class Elsewhere(NamedTuple):
 
     command: str
     """Command with its flag, such as evaluate --batch-size; `python -m asr_jax.` is added."""
-    read: Read = short
+    read: Read = argument
 
 
 class NotNeeded(NamedTuple):

@@ -269,7 +269,7 @@ def _split(value: str) -> list[str]:
 
 def _commands(script: str) -> Iterator[list[str]]:
     """Yields the words of each command with their quotes, without redirections and what follows a pipe."""
-    words, is_left_out = list[str](), False
+    words, is_left_out, begins = list[str](), False, False
     for token in TOKEN.finditer(f"{script}\n"):
         if token["operator"] in ("\n", ";"):
             if words:
@@ -277,8 +277,9 @@ def _commands(script: str) -> Iterator[list[str]]:
             words, is_left_out = [], False
         elif token["operator"] not in (None, "&&"):
             is_left_out = True
-        elif is_left_out and token[0] == "{":  # a block that is not read, as after ||
+        elif is_left_out and begins and token[0] in ("{", "while", "until"):  # a block that is not read
             yield words
-            words, is_left_out = ["while", "{"], False
+            words, is_left_out = ["while", "{"] if token[0] == "{" else [token[0]], False
         elif token.lastgroup and not is_left_out:
             words.append(token[0])
+        begins = (not token[0].strip(" \t\r\\\n") and begins) or token["operator"] in ("|", "||")

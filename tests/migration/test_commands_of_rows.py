@@ -69,6 +69,11 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
             "evaluate RUN --data MANIFEST --state-resets 15 3 --decoding.kind greedy",
         ),
         ("quartznet", "VAL_MANIFESTS=a.json bash scripts/inference.sh", "evaluate RUN --data a.json"),
+        ("quartznet", "DATASET='my sets/a.json' bash inference.sh", "evaluate RUN --data 'my sets/a.json'"),
+        ("quartznet", f"VAL_MANIFESTS='{'a' * 99}.json {'b' * 99}.json' bash scripts/inference.sh",
+         f"evaluate RUN --data {'a' * 99}.json {'b' * 99}.json"),
+        ("caiman", "val.py --decoder=greedy --val_manifests a.json 'my sets/b.json'",
+         "evaluate RUN --state-resets 15 3 --decoding.kind greedy --data a.json 'my sets/b.json'"),
         ("quartznet", "DATASET=dev-clean bash inference.sh", "evaluate RUN --data librispeech-dev-clean-wav.json"),
         ("quartznet", "NUM_STEPS=9 bash scripts/inference_benchmark.sh", "benchmark inference RUN --steps 9"),
         ("quartznet", "ACC_BATCH_SIZE=9 bash scripts/train_benchmark.sh", "benchmark train --batch 9"),
@@ -77,6 +82,6 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
     ],
 )  # fmt: skip
 def test_programs(system, words, expected):
-    command = migrated(system, words.split()).command
+    command = migrated(system, shlex.split(words)).command
     assert command == f"python -m asr_jax.{expected}"
     check_command(shlex.split(command), is_default=False, decoding=OF_RNNT)

@@ -108,6 +108,14 @@ def test_what_is_not_read_is_named():
     assert "A" not in shell.variables
 
 
+def test_a_loop_behind_a_pipe_is_not_read():
+    shell = read(
+        "if [ a = a ]; then\n ls | grep x |\t while read A; do\n  B=$A\n done\n C=1\nelse\n C=2\nfi\npython a.py"
+    )
+    assert (shell.programs, shell.variables) == (["a.py"], {"C": "1"})
+    assert shell.notes == ["not read: ls", "not read: while read A …"]
+
+
 @pytest.mark.parametrize(
     ("words", "program", "arguments"),
     [
