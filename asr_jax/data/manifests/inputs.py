@@ -29,7 +29,12 @@ Role = Literal["train", "validation", "test"]
 READERS = (KALDI, JSON, FAIRSEQ, TEXT_TABLE, PARQUET, ARROW, ARRAY_RECORD, TAR, AN4, LIBRISPEECH, FOLDER)
 """Readers in order of precedence: the first one that matches a path reads it."""
 
-STEMS = {"train": ("train",), "validation": ("val", "validation", "valid", "dev"), "test": ("test", "eval")}
+STEMS: dict[Role, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("val", "validation", "valid", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Names of sets, in any case; the first existing one is read."""
 MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 # Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".array_record",), (".tar",))
@@ -69,7 +74,7 @@ def resolve(paths: Sequence[str], role: Role = "train", options: ReadOptions | N
     name no sets is read whole.
 
     Args:
-        role: `train`; `validation`: the first existing one of val, validation, valid and dev; `test`: of test and eval.
+        role: The first existing name of the role's `STEMS` is the set.
 
     Returns:
         An input for each path to read, with its index into `paths`.
@@ -295,11 +300,17 @@ def _listed(folder: str, files: list[str]) -> str:
 
 
 def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
-    names = [f"{stem}{ending}" for stem in STEMS[role] for ending in (*MANIFESTS, "")]
     has_manifests = any(name.endswith(MANIFESTS) for name in os.listdir(folder))
     inside = ("", "manifests", *(["data"] * (not has_manifests)))
-    paths = [os.path.join(folder, inner, name) for inner in inside for name in names]
-    return [path for path in paths if os.path.isfile(path) or (os.path.isdir(path) and _is_data_folder(path, options))]
+    paths = [path for inner in inside for path in _of_stems(os.path.join(folder, inner), STEMS[role], (*MANIFESTS, ""))]
+    return [path for path in paths if os.path.isfile(path) or _is_data_folder(path, options)]
+
+
+def _of_stems(folder: str, stems: Sequence[str], endings: Sequence[str] = ("",)) -> list[str]:
+    """Returns what a folder has under the names of stems with endings, in any case, in this order."""
+    there = {name.lower(): name for name in sorted(os.listdir(folder))} if os.path.isdir(folder) else {}
+    names = [f"{stem}{ending}" for stem in stems for ending in endings]
+    return [os.path.join(folder, there[name]) for name in names if name in there]
 
 
 def _is_data_folder(path: str, options: ReadOptions) -> bool:
@@ -309,7 +320,7 @@ def _is_data_folder(path: str, options: ReadOptions) -> bool:
     if any(os.path.isfile(os.path.join(path, name)) for name in METADATA):
         return True
     folder = os.path.dirname(path)
-    beside = any(os.path.isdir(os.path.join(folder, stem)) for stem in (*STEMS["validation"], *STEMS["test"]))
+    beside = any(map(os.path.isdir, _of_stems(folder, (*STEMS["validation"], *STEMS["test"]))))
     return beside and any(name.lower().endswith(AUDIO_ENDINGS) for name in options.walk(path))
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 from asr_jax.core.errors import UserError
 from asr_jax.core.names import counted
-from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, OF_LHOTSE, TABLES, Role, local_input, resolve
+from asr_jax.data.manifests.inputs import KINDS, NOT_DATA, OF_LHOTSE, STEMS, TABLES, Role, local_input, resolve
 from asr_jax.data.manifests.readers.base import ReadOptions
 from asr_jax.data.manifests.readers.folders import AUDIO_ENDINGS, FOLDER, SIDECARS, TEXT_ENDINGS, is_about
 from asr_jax.data.manifests.readers.kaldi import KALDI
@@ -122,17 +122,10 @@ def role_of(name: str) -> Role | None:
     """Set that a name begins or ends with, such as `dev-clean` and `train_dev`. None: it names none."""
     parts = name.lower().partition(".")[0].replace("-", "_").split("_")
     for part in (parts[-1], parts[0]):
-        for role, stems in NAMES.items():
+        for role, stems in STEMS.items():
             if part in stems:
                 return role
     return None
-
-
-NAMES: dict[Role, tuple[str, ...]] = {
-    "validation": ("dev", "val", "valid", "validation"),
-    "test": ("test", "testing", "eval", "evaluation"),
-    "train": ("train", "training"),
-}
 
 
 def _has_sets(folder: str, options: ReadOptions) -> bool:

@@ -71,6 +71,15 @@ def test_the_first_name_for_validation_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "sets", [("Train", "Dev", "Test"), ("Training", "Valid", "Testing"), ("TRAIN.TSV", "VAL.TSV", "EVALUATION.TSV")]
+)
+def test_sets_in_capitals(tmp_path: Path, sets: tuple[str, ...]) -> None:
+    tree(tmp_path, *(each if "." in each else f"{each}/a.wav" for each in sets))
+    assert has_validation(str(tmp_path))
+    assert [names(tmp_path, role)[0][0] for role in ("train", "validation", "test")] == [*sets]
+
+
+@pytest.mark.parametrize(
     "files",
     [
         ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",

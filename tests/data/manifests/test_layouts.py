@@ -87,7 +87,7 @@ def test_folders_of_several_corpora_and_of_sidecars(tmp_path):
     [
         ("a/b", ("train", "dev", "test/spk"), ("train", "dev", "test"), "ignored_audio"),
         ("a/b", ("train/a", "train/b", "dev/c"), ("train", "dev", None), "ignored_audio"),
-        ("", ("Train", "Dev", "Test"), ("Train", "Dev", "Test"), "inner_sets"),
+        ("", ("Train", "Dev", "Test"), ("Train", "Dev", "Test"), "ignored_audio"),
         ("", ("train_clean", "test_clean"), ("train_clean", None, "test_clean"), "inner_sets"),
         ("", ("anna", "test"), ("anna", None, "test"), "inner_sets"),
         ("", ("train", "valid", "evaluation"), ("train", "valid", "evaluation"), "ignored_audio"),
