@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +19,7 @@ from asr_jax.core.errors import RunError, UserError, nearest
 from asr_jax.core.files import write_whole
 from asr_jax.core.installation import installing
 from asr_jax.core.paths import at_home
+from asr_jax.core.pytrees import Tree
 from asr_jax.core.text_files import json_text
 from asr_jax.data.manifests.locations import Location
 from asr_jax.data.manifests.reading import read_utterances
@@ -26,6 +27,7 @@ from asr_jax.exporting.parts import File, Part, Parts, WeightType
 from asr_jax.exporting.windows import feature_windows, long_enough, streaming_parts
 from asr_jax.inference.shared_folders import FOLDERS, OURS, write_model
 from asr_jax.inference.trained import Trained
+from asr_jax.models.base import Model
 from asr_jax.pretrained.formats import FORMATS as WEIGHT_FORMATS
 
 LARGEST = 1e-2
@@ -96,7 +98,8 @@ def export(
         names = OURS if to == "safetensors" else to
         if names == OURS and out.suffix != ".safetensors":
             raise UserError(f"{out}: expected a name that ends in .safetensors")
-        write_model(trained.variables, trained.experiment.model, trained.tokenizer, names=names, out=out, like=like)
+        variables, model = _of_head(trained, head)
+        write_model(variables, model, trained.tokenizer, names=names, out=out, like=like)
         blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
         return
@@ -118,6 +121,16 @@ def export(
                 yield from write_part(part, folder, ["f32"] if part.name == "features" else types, metadata={})
         more = {"parts": _arrays(made)} | ({"window": _window(parts)} if streaming else {})
         _describe(trained, parts, folder, more)
+
+
+def _of_head(trained: Trained, head: str) -> tuple[Tree, Model]:
+    """Returns the variables and the settings of a model without its other heads; all heads if `head` is empty."""
+    model = trained.experiment.model
+    if not head:
+        return trained.variables, model
+    others = {f"heads_{name}" for name in model.heads if name != head}
+    variables = {kind: {k: v for k, v in tree.items() if k not in others} for kind, tree in trained.variables.items()}
+    return variables, replace(model, heads={head: model.heads[head]}, primary="")
 
 
 def _check_out(out: Path, to: str) -> None:
@@ -157,8 +170,8 @@ def _check_used(to: str, given: Set[str]) -> None:
     """Checks that a format uses all options that were given."""
     of_programs = {"recording", "head", "streaming"}
     of_onnx = {*of_programs, "weights"}
-    used = {"stablehlo": of_programs, "onnx": of_onnx, "sherpa-onnx": of_onnx, "nemo": {"like"}}
-    if others := sorted(given - used.get(to, set())):
+    used = {"stablehlo": of_programs, "onnx": of_onnx, "sherpa-onnx": of_onnx, "nemo": {"like", "head"}}
+    if others := sorted(given - used.get(to, {"head"})):
         raise UserError(f"--{others[0]} is given, which --to {to} does not use: remove it")
 
 

@@ -189,7 +189,8 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
     if left := sorted(flat.keys() - {row.ours for row in rows}):
-        raise UserError("the other system has no names for the parameters " + ", ".join(left))
+        remedy = "; --head NAME writes one head without the others" * any("/heads_" in name for name in left)
+        raise UserError(f"the other system has no names for the parameters {', '.join(left)}{remedy}")
     return {
         row.theirs: row.layout.theirs(flat[row.ours] if row.layer is None else flat[row.ours][row.layer])
         for row in rows

@@ -24,8 +24,9 @@ from asr_jax.core.pytrees import flatten
 from asr_jax.exporting import onnx_files, targets
 from asr_jax.exporting.parts import Features, Part, Parts
 from asr_jax.exporting.targets import compare, export
+from asr_jax.heads.ctc import CTC
 from asr_jax.inference.trained import Trained
-from asr_jax.pretrained.formats import load_weights
+from asr_jax.pretrained.formats import imported, load_weights
 from asr_jax.text.mixed import MixedTokenizer
 
 MIXED = MixedTokenizer((None, "<unk>", "a", "b@@", "hello", "你", "好"), "none")
@@ -315,7 +316,7 @@ def test_recordings_that_show_nothing_are_refused(tmp_path: Path) -> None:
         ({"to": "onxx"}, r"'onxx': expected one of onnx, .* \(folders\), .*icefall, .* \(files\), .*did you mean"),
         ({"to": "safetensors"}, r"expected a name that ends in .safetensors"),
         ({"to": "stablehlo", "weights": ("int8",)}, r"--weights is given, which --to stablehlo does not use"),
-        ({"to": "safetensors", "head": "ctc"}, r"--head is given, which --to safetensors does not use"),
+        ({"to": "safetensors", "recording": "a.wav"}, r"--recording is given, which --to safetensors does not use"),
         ({"to": "onnx", "like": Path("a.nemo")}, r"--like is given, which --to onnx does not use"),
         ({"to": "onnx", "weights": ("int4",)}, r"weights is \('int4',\): expected some of f32, f16, int8"),
         ({"to": "onnx", "weights": "f32"}, r"weights is 'f32': expected a list, such as \['f32'\]"),
@@ -330,6 +331,20 @@ def test_wrong_options_are_named(options: dict, message: str, tmp_path: Path) ->
     with pytest.raises(UserError, match=message):
         list(export(trained_of("quartznet"), tmp_path / "out", **options))
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_one_head(tmp_path: Path) -> None:
+    """NeMo has no names for a second CTC head on an inner layer, as the configs of `init` for CPUs have."""
+    model, out = MODELS["conformer"], tmp_path / "out.pt"
+    encoder = replace(model.encoder, taps=("layer_1",))  # type: ignore[call-arg]
+    heads = {"ctc": CTC(), "inner": CTC(tap="layer_1", scale=0.3)}
+    trained = untrained(replace(model, encoder=encoder, heads=heads, primary="ctc"), zeros=True)
+    with pytest.raises(UserError, match=r"params/heads_inner/output/bias, .*; --head NAME writes one head without"):
+        list(export(trained, out, to="nemo"))
+    list(export(trained, out, to="nemo", head="ctc"))
+    found, left = imported(load_weights(out)[0], model)
+    assert left == []
+    assert {path.split("/")[1] for path in found} == {"encoder", "heads_ctc"}
 
 
 def test_runs_of_another_precision_are_refused(tmp_path: Path) -> None:
