@@ -2,8 +2,8 @@
 
 Source: PositiveLoss/paraformer-v2-enhanced at commit 18b1ae9, src/paraformer_v2/model.py and better_model.py;
 `paraformer_positiveloss_alias` in src/train.rs of RustedBytes/w2v-bert-uk at commit adec09e4. Differs from: the Rust
-trainer, which skips the arrays of the enhanced model that have other names or another layout there, and the decoder's
-output layer if the blank has no row in it.
+trainer, which skips most arrays that only the enhanced model has, and arrays of labels without a row for the blank; the
+Python code, whose convolutions read the padding of a batch, and which decodes one query if all frames are blank.
 """
 
 import re

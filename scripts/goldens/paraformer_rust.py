@@ -1,4 +1,6 @@
-"""Writes outputs of PositiveLoss's Paraformer-v2 for tests/pretrained/test_paraformer_weights.py; runs in .venv-reference.
+"""Writes outputs of PositiveLoss's Paraformer-v2 for tests/pretrained/test_paraformer_weights.py.
+
+Runs in .venv-reference.
 
     git clone https://github.com/PositiveLoss/paraformer-v2-enhanced FOLDER
     .venv-reference/bin/python scripts/goldens/paraformer_rust.py --peer FOLDER --out tests/goldens/paraformer_rust
