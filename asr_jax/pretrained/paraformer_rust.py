@@ -33,6 +33,7 @@ from asr_jax.pretrained.keymap import (
     rows_of,
 )
 
+SUBSAMPLING: Table = (("conv.0", "subsample/conv_0", CONV_2D), ("conv.2", "subsample/conv_1", CONV_2D))
 LAYER: Table = (
     ("ff1.net.0", "feed_forward_1_norm", NORM),
     ("ff1.net.1", "feed_forward_1/in", LINEAR),
@@ -75,13 +76,8 @@ AS_THERE = ("subsampling", "subsampling_factor", "positions", "scale_input", "ca
 
 def rows(settings: Conformer, heads: Heads) -> list[Row]:
     """Returns the names of an encoder, of the Paraformer-v2 head and of the CTC heads."""
-    subsampling: Table = (
-        ("conv.0", "conv_0", CONV_2D),
-        ("conv.2", "conv_1", CONV_2D),
-    )
-    table = rows_of(subsampling, "encoder.subsampling", "encoder/subsample")
-    project = flattened(settings.subsampling_channels or settings.dim)
-    table += rows_of([("encoder.subsampling.proj", "encoder/embed", project)])
+    project = ("proj", "embed", flattened(settings.subsampling_channels or settings.dim))
+    table = rows_of([*SUBSAMPLING, project], "encoder.subsampling", "encoder")
     for layer in range(settings.num_layers):
         table += rows_of(LAYER, f"encoder.layers.{layer}", "encoder/layers", layer)
     for path, head in first_head(heads, ParaformerV2):
