@@ -131,7 +131,7 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield "the best checkpoint is uploaded with a model card, not each one"
     if "--init-from" in given:
         yield Change("init.new", ("heads_.*",))
-        yield "--init-from: Burn's files have no names and are not read; .safetensors of Squeezeformer are"
+        yield "--init-from: Burn's files, without names, and Zipformer's are not read; the other .safetensors are"
 
 
 def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str]:
@@ -147,15 +147,16 @@ def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str
             yield f"{', '.join(sizes.values())} have no effect on a Zipformer, whose sizes are tuples"
     elif name == "paraformer":
         is_enhanced = given.is_on("--paraformer-enhanced")
-        sized = Conformer.paraformer(variant or "medium", taps=("layer_5",) if is_enhanced else (), **changes)
+        tap = f"layer_{max(0, changes.get('num_layers', 12) // 2 - 1)}"
+        sized = Conformer.paraformer(variant or "medium", taps=(tap,) if is_enhanced else (), **changes)
         yield Change("model.encoder", sized, names)
         decoder = base.model.heads["paraformer"].decoder  # type: ignore[attr-defined]
         yield Change("model.heads.paraformer.decoder", replace(decoder, num_heads=sized.num_heads), names)
         if variant and variant not in PARAFORMER:
             yield f"--variant {variant} is not known"
         if is_enhanced:
-            shallow = CTC(dropout=0.0, tap="layer_5", scale=0.3)
-            yield Change("model.heads.paraformer.enhanced", Enhancement(), "--paraformer-enhanced")
+            shallow = CTC(dropout=0.0, tap=tap, scale=0.3)
+            yield Change("model.heads.paraformer.enhanced", Enhancement(tap=tap), "--paraformer-enhanced")
             yield Change("model.heads.shallow", shallow, "--paraformer-enhanced")
     else:
         yield from _w2v_bert(given, changes)

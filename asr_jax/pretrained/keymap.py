@@ -45,6 +45,15 @@ DEPTHWISE_2D = TensorLayout(lambda x: x[:, 0].transpose(1, 2, 0), lambda x: x.tr
 """Converts [channels 1 time frequency] to [time frequency channels]."""
 
 
+def part_of(layout: TensorLayout, first: int, last: int, num: int) -> TensorLayout:
+    """Returns a layout that converts parts `first` to `last` - 1 of the `num` equal parts of an array's first axis.
+
+    The rows of all parts have the same name in the other system, and `export_params` joins their arrays in the order of
+    the rows.
+    """
+    return TensorLayout(lambda x: layout.ours(x[x.shape[0] * first // num : x.shape[0] * last // num]), layout.theirs)
+
+
 def flattened(channels: int) -> TensorLayout:
     """Returns a layout that converts [out channels·frequency] to [frequency·channels out].
 
@@ -118,6 +127,21 @@ def attention(
     return tuple((f"{theirs}.{name}", f"{ours}/{part}", LINEAR) for name, part in parts)
 
 
+def fused_attention(**thirds: int) -> tuple[Leaf, ...]:
+    """Returns the kind of PyTorch's MultiheadAttention, in which one array has queries, keys and values.
+
+    Args:
+        thirds: Number of thirds of the array that each layer here has: query=1, key=1, value=1, or query=1,
+            key_value=2.
+    """
+    leaves, first = [Leaf("out_proj.weight", "out/kernel", LINEAR), Leaf("out_proj.bias", "out/bias")], 0
+    for name, num in thirds.items():
+        leaves.append(Leaf("in_proj_weight", f"{name}/kernel", part_of(LINEAR, first, first + num, 3)))
+        leaves.append(Leaf("in_proj_bias", f"{name}/bias", part_of(SAME, first, first + num, 3)))
+        first += num
+    return tuple(leaves)
+
+
 def _leaves(kind: Kind) -> tuple[Leaf, ...]:
     return (*kernel(kind), Leaf("bias", "bias")) if isinstance(kind, TensorLayout) else kind
 
@@ -183,6 +207,7 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the arrays of the other system for a tree of parameters.
 
     The tree may contain some of the parameters, or other values of the same structure, such as gradients and averages.
+    The arrays of rows with the same name are joined along the first axis (see `part_of`).
 
     Raises:
         UserError: If no row has a parameter of the tree.
@@ -191,11 +216,12 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     if left := sorted(flat.keys() - {row.ours for row in rows}):
         remedy = "; --head NAME writes one head without the others" * any("/heads_" in name for name in left)
         raise UserError(f"the other system has no names for the parameters {', '.join(left)}{remedy}")
-    return {
-        row.theirs: row.layout.theirs(flat[row.ours] if row.layer is None else flat[row.ours][row.layer])
-        for row in rows
-        if row.ours in flat
-    }
+    parts: dict[str, list[np.ndarray]] = {}
+    for row in rows:
+        if row.ours in flat:
+            array = flat[row.ours] if row.layer is None else flat[row.ours][row.layer]
+            parts.setdefault(row.theirs, []).append(row.layout.theirs(array))
+    return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def _laid_out(weights: NamedWeights, rows: Sequence[Row]) -> np.ndarray:

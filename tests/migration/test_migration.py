@@ -162,6 +162,12 @@ def test_speeds_of_dali_multiply_durations(tmp_path):
     assert_close(found.speeds[0] + found.speed_jitter, 1 / 0.8, rtol=1e-12)
 
 
+def test_the_inner_layer_of_the_enhanced_paraformer_is_that_of_half_the_depth():
+    model = experiment_of("rust", f"{RUST} --paraformer --paraformer-enhanced --num-layers 6").model
+    assert model.encoder.taps == ("layer_2",)
+    assert model.heads["shallow"].tap == model.heads["paraformer"].enhanced.tap == "layer_2"
+
+
 def test_schedules_of_the_rust_trainer():
     """The example of its documents: warm-up 2, hold 1, decay 2 to 0.1, in updates and in epochs."""
     steps = "--learning-rate 1 --lr-warmup-steps 2 --lr-hold-steps 1 --lr-decay-steps 2 --lr-min 0.1"

@@ -14,6 +14,8 @@ from asr_jax.pretrained.keymap import (
     Row,
     export_params,
     find_params,
+    fused_attention,
+    rows_of,
 )
 
 ROWS = [
@@ -43,6 +45,22 @@ def test_import_stacks_layers_and_export_takes_them_apart() -> None:
     assert exported.keys() == WEIGHTS.keys() - {"old.thing"}
     for name, array in exported.items():
         np.testing.assert_array_equal(array, WEIGHTS[name])
+
+
+def test_a_joint_array_of_queries_keys_and_values_is_divided_and_joined_again() -> None:
+    rows = rows_of([("mha", "here", fused_attention(query=1, key_value=2))])
+    rng = np.random.default_rng(0)
+    shapes = {"in_proj_weight": (12, 4), "in_proj_bias": (12,), "out_proj.weight": (4, 4), "out_proj.bias": (4,)}
+    theirs = {f"mha.{name}": rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    found = find_params(theirs, rows)
+    assert found.missing == found.left == []
+    weight = theirs["mha.in_proj_weight"]
+    np.testing.assert_array_equal(found.params["params/here/query/kernel"], weight[:4].T)
+    np.testing.assert_array_equal(found.params["params/here/key_value/kernel"], weight[4:].T)
+    back = export_params(unflatten(found.params), rows)
+    assert back.keys() == theirs.keys()
+    for name, array in back.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
 def test_parameters_without_a_name_there() -> None:

@@ -40,6 +40,7 @@ TINY: dict[type, EncoderSettings] = {
 }  # fmt: skip
 
 
+OF_RUST = Conformer.tiny(positions="none", scale_input=False, subsampling="striding")
 OF_LSTM = Transducer(prediction=LSTMPrediction(6, num_layers=2), joint_dim=7)
 STATELESS = Transducer(prediction=StatelessPrediction(8), joint_dim=7, activation="tanh", pruning=Pruning(2))
 
@@ -76,7 +77,9 @@ def drawn(settings: EncoderSettings, transducer: Transducer | None = None) -> di
 @pytest.mark.parametrize("known", FORMATS, ids=lambda known: f"{known.names}-{known.encoder.__name__}")
 def test_all_weights_go_out_and_come_back(known: Any) -> None:
     settings, heads, transducer = TINY[known.encoder], dict[str, Any](), None
-    if known.names in ("icefall", "caiman") or (known.names == "nemo" or known.encoder is Conformer):
+    if known.names == "rust" and known.encoder is Conformer:
+        settings = OF_RUST
+    elif known.names in ("icefall", "caiman", "nemo") or known.encoder is Conformer:
         transducer = STATELESS if known.names == "icefall" else OF_LSTM
         heads = {"labels": transducer}
     if known.names != "caiman":
@@ -114,7 +117,7 @@ def test_unknown_systems_and_heads_without_names() -> None:
         (("models/wav2vec2.py", "pretrained/wav2vec2*.py"), "wav2vec 2.0"),
         (("models/w2v_bert.py", "pretrained/w2v_bert.py"), "W2V-BERT"),
         (("models/squeezeformer.py", "pretrained/squeezeformer_*.py"), "Squeezeformer"),
-        (("models/conformer.py", "pretrained/conformer.py"), "Conformer"),
+        (("models/conformer.py", "pretrained/conformer.py", "pretrained/paraformer_rust.py"), "Conformer"),
         (("models/sanm.py", "pretrained/funasr.py", "pretrained/funasr_folder.py"), "FunASR"),
         (("models/lstm.py", "pretrained/caiman.py"), "CAIMAN"),
     ],
