@@ -297,7 +297,7 @@ class Run:
         Args:
             out: Folder or file to write, which must not exist.
             to: Format: onnx, sherpa-onnx, stablehlo, safetensors, icefall, nemo, huggingface, funasr, fairseq,
-                deeplearningexamples, caiman or keras.
+                deeplearningexamples, caiman, keras or rust.
             weights: Types of the weights in ONNX files, each in a file of its own: f32, f16, int8.
             recording: Audio file that the files are tried with. Empty: one of the run's validation set.
             like: `.nemo` file from which everything except the weights is copied, for nemo.

@@ -265,6 +265,7 @@ def main() -> None:
     parser.add_argument("--looks", action="store_true", help="only run init --skip-trial")
     given = parser.parse_args()
     given.data, given.an4, work = given.data.resolve(), given.an4.resolve(), given.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
     rows = json.loads(read_text(given.json)) if given.json and given.json.exists() else {}
     for name in given.only:
         layout, make = CORPORA[name]

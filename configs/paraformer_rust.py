@@ -32,6 +32,7 @@ from asr_jax.optim.schedules import InverseEpoch
 from asr_jax.text.tokenizers import TokenizerSettings
 
 VARIANT = os.environ.get("VARIANT", "medium")
+TAP = Conformer.paraformer_tap()
 ENHANCED = os.environ.get("ENHANCED", "0")
 
 
@@ -41,14 +42,14 @@ def experiment() -> Experiment:
     if ENHANCED not in ("0", "1"):
         raise ValueError(f"ENHANCED is {ENHANCED}: expected 0 or 1")
     is_enhanced = ENHANCED == "1"
-    encoder = Conformer.paraformer(VARIANT, taps=("layer_5",) if is_enhanced else ())  # type: ignore[arg-type]
+    encoder = Conformer.paraformer(VARIANT, taps=(TAP,) if is_enhanced else ())  # type: ignore[arg-type]
     decoder = TransformerDecoder(num_layers=6, num_heads=encoder.num_heads, feedforward_dim=2048)
     heads: dict[str, HeadSettings] = {
-        "paraformer": ParaformerV2(decoder=decoder, enhanced=Enhancement() if is_enhanced else None),
+        "paraformer": ParaformerV2(decoder=decoder, enhanced=Enhancement(tap=TAP) if is_enhanced else None),
         "ctc": CTC(dropout=0.0),
     }
     if is_enhanced:
-        heads["shallow"] = CTC(dropout=0.0, tap="layer_5", scale=0.3)
+        heads["shallow"] = CTC(dropout=0.0, tap=TAP, scale=0.3)
     return Experiment(
         name="paraformer_rust_enhanced" if is_enhanced else "paraformer_rust",
         model=Model(front_end=rust_squeezeformer(), augment=(), encoder=encoder, heads=heads, primary="paraformer"),

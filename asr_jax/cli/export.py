@@ -2,8 +2,8 @@
 
 onnx: a folder with ONNX files, whose input is samples; onnxruntime runs them. sherpa-onnx: a folder with ONNX files and
 tokens.txt. stablehlo: a folder with programs that run with JAX alone. safetensors: a file of weights, for --init-from.
-icefall, nemo, huggingface, funasr, fairseq, deeplearningexamples, caiman, keras: weights with the names of a system, in
-a .pt or .safetensors file, in a .nemo file (with --like ORIGINAL.nemo), or in a folder (huggingface, funasr).
+icefall, nemo, huggingface, funasr, fairseq, deeplearningexamples, caiman, keras, rust: weights with the names of a
+system, in a .pt or .safetensors file, in a .nemo file (with --like ORIGINAL.nemo), or in a folder (huggingface, funasr).
 
 Files of programs are run on a recording after they are written, and the largest difference from the run is printed.
 If it is more than rounding explains, the command fails (documentation: export). --weights f32 int8 writes a
@@ -32,7 +32,7 @@ class ExportOptions(ContextOptions):
     """Folder of a run, or a checkpoint, as RUN/checkpoints/N."""
     to: Annotated[str, arg(metavar="FORMAT")]
     """Format: onnx, sherpa-onnx, stablehlo, safetensors, icefall, nemo, huggingface, funasr, fairseq,
-    deeplearningexamples, caiman or keras."""
+    deeplearningexamples, caiman, keras or rust."""
     out: Annotated[Path, arg(metavar="PATH")]
     """Folder or file to write."""
     weights: tuple[Literal["f32", "f16", "int8"], ...] = ("f32",)
@@ -40,7 +40,7 @@ class ExportOptions(ContextOptions):
     recording: Annotated[UserPath, arg(metavar="AUDIO")] = ""
     """Audio file that the written files are tried with. Default: one of the run's validation set."""
     head: Annotated[str, arg(metavar="NAME")] = ""
-    """Head of the model. Default: the primary head."""
+    """Head of the model. Default: the primary head; for formats of weights, all heads."""
     checkpoint: Annotated[int | None, arg(metavar="UPDATES")] = None
     """Number of updates of the checkpoint. Default: the checkpoint with the best validation."""
     live: bool = False

@@ -79,7 +79,7 @@ def export(
     Args:
         out: Folder or file to write, which must not exist.
         to: Format, one of `PROGRAMS` or `WEIGHTS`.
-        head: Name of the head. Empty: the primary head.
+        head: Name of the head. Empty: the primary head; for formats of weights, all heads.
         weights: Types of weights of ONNX files, each in a file of its own: f32, f16, int8.
         recording: Audio file that the files are tried with. Empty: one of the run's validation or training set, or
             noise if there is none.
@@ -99,7 +99,12 @@ def export(
         if names == OURS and out.suffix != ".safetensors":
             raise UserError(f"{out}: expected a name that ends in .safetensors")
         variables, model = _of_head(trained, head)
-        write_model(variables, model, trained.tokenizer, names=names, out=out, like=like)
+        try:
+            write_model(variables, model, trained.tokenizer, names=names, out=out, like=like)
+        except UserError as error:
+            if len(model.heads) == 1 or "/heads_" not in str(error):
+                raise
+            raise UserError(f"{error}; --head NAME writes one head without the others") from error
         blank = f"label {trained.tokenizer.blank_id} of {trained.tokenizer.vocab_size} is the blank"
         yield f"{out}: the {trained.weights} weights of checkpoint {trained.updates} in the format {to}; {blank}"
         return
@@ -124,13 +129,20 @@ def export(
 
 
 def _of_head(trained: Trained, head: str) -> tuple[Tree, Model]:
-    """Returns the variables and the settings of a model without its other heads; all heads if `head` is empty."""
+    """Returns the variables and the settings of a model without other heads than `head` and those that it reads.
+
+    If `head` is empty, all heads are kept.
+    """
     model = trained.experiment.model
     if not head:
         return trained.variables, model
-    others = {f"heads_{name}" for name in model.heads if name != head}
-    variables = {kind: {k: v for k, v in tree.items() if k not in others} for kind, tree in trained.variables.items()}
-    return variables, replace(model, heads={head: model.heads[head]}, primary="")
+    heads = {name: model.heads[name] for name in (head, *model.heads[head].reads)}
+    others = {f"heads_{name}" for name in model.heads if name not in heads}
+    variables = {
+        kind: {path: leaves for path, leaves in tree.items() if path not in others}
+        for kind, tree in trained.variables.items()
+    }
+    return variables, replace(model, heads=heads, primary=head if model.heads[head].recognises else "")
 
 
 def _check_out(out: Path, to: str) -> None:

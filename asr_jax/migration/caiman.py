@@ -14,7 +14,7 @@ from asr_jax.data.batching.mixing import Mixing
 from asr_jax.losses.transducer import Since
 from asr_jax.migration.changes import Change, parts
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, speeds
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_NVIDIA, OF_YAML, manifests, speeds
 from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, numbers, one_of, real, to, truth, under
 from asr_jax.nn.recurrent.state_passing import StatePassing
 from asr_jax.optim.optimizers import NEVER
@@ -154,7 +154,7 @@ ROWS: Mapping[str, Row] = {
 OF_EVALUATION: Mapping[str, Row] = {
     "--ckpt|--checkpoint": Elsewhere("import --out RUN"),
     "--val_manifests|VAL_MANIFESTS|--val_tar_files --val_audio_dir --all_val_manifests":
-        Elsewhere("evaluate RUN --data"),
+        Elsewhere("evaluate RUN --data", manifests),
     "--val_batch_size": Elsewhere("evaluate RUN --batch-size"),
     "--num_gpus": NotNeeded("evaluation uses all devices"),
     "--dataset_dir|--data_dir --all_dataset_dirs|--all_data_dirs":

@@ -1,13 +1,15 @@
 """Rows that NVIDIA's recipes of DeepLearningExamples and CAIMAN-ASR, which comes from them, have in common."""
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given
-from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, times, to, truth
+from asr_jax.migration.rows import PART, Absent, Elsewhere, NotNeeded, Row, To, argument, times, to, truth
 
 AUDIO, FEATURES = "input_train.audio_dataset", "input_train.filterbank_features"
-FLOAT16 = "bf16 is as fast as float16 and needs no scaling of the loss: --training.precision bf16"
+FLOAT16 = "bf16 needs no scaling of the loss, on GPUs that have it (from A100 on): --training.precision bf16"
 OF_NVIDIA: Mapping[str, Row] = {
     "--seed|SEED": "seed",
     "--lr|--learning_rate|LEARNING_RATE": "optim.schedule.peak_lr",
@@ -52,6 +54,11 @@ OF_YAML: Mapping[str, Row] = {
     **to("model.front_end", f"{FEATURES}.n_filt=num_mels {FEATURES}.n_fft=fft_length {FEATURES}.dither=dither"),
 }
 """Rows of those with YAML files of models: QuartzNet and CAIMAN-ASR."""
+
+
+def manifests(value: Any) -> str:
+    """Returns the paths of manifests as arguments of a command; a text has spaces or commas after each `.json`."""
+    return argument(value if isinstance(value, list) else re.split(r"(?<=\.json)[\s,]+", str(value).strip()))
 
 
 def speeds(given: Given) -> Iterator[Change]:

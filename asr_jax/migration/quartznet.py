@@ -1,6 +1,5 @@
 """QuartzNet of NVIDIA's DeepLearningExamples (PyTorch/SpeechRecognition/QuartzNet at commit 729963dd)."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -10,7 +9,7 @@ from asr_jax.audio.specaugment import Cutout, SpecAugment
 from asr_jax.config import Experiment
 from asr_jax.migration.changes import Change
 from asr_jax.migration.engine import Given, Program, System
-from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, speeds
+from asr_jax.migration.nvidia import AUDIO, FEATURES, FLOAT16, OF_EXAMPLES, OF_YAML, manifests, speeds
 from asr_jax.migration.rows import (
     PART,
     Absent,
@@ -19,6 +18,7 @@ from asr_jax.migration.rows import (
     Row,
     To,
     argument,
+    arguments,
     numbers,
     one_of,
     to,
@@ -37,8 +37,7 @@ SPEC_AUGMENT = {
 
 def _manifests(value: Any) -> str:
     """Returns manifests for a command; DATASET is the name of a set of LibriSpeech."""
-    names = re.split(r"(?<=\.json)[\s,]+", str(value))
-    return argument(names) if ".json" in names[0] else f"librispeech-{value}-wav.json"
+    return manifests(value) if ".json" in str(value) else argument(f"librispeech-{value}-wav.json")
 
 
 BLOCKS = "in_feats activation use_conv_masks blocks"
@@ -67,14 +66,14 @@ ROWS: Mapping[str, Row] = {
     "MAX_DURATION": "data.filters.max_duration_s",
     # train_benchmark.sh
     "ACC_BATCH_SIZE": Elsewhere("benchmark train --batch"),
-    "GRAD_ACC_SEQ": Elsewhere("benchmark train --accumulation"),
-    "NUM_GPUS_SEQ": Elsewhere("benchmark train --num-devices"),
+    "GRAD_ACC_SEQ": Elsewhere("benchmark train --accumulation", arguments),
+    "NUM_GPUS_SEQ": Elsewhere("benchmark train --num-devices", arguments),
     # inference.sh, evaluation.sh and inference_benchmark.sh
     "BATCH_SIZE|--batch_size": Elsewhere("evaluate RUN --batch-size"),
     "NUM_STEPS|--steps": Elsewhere("benchmark inference RUN --steps"),
     "NUM_WARMUP_STEPS|--warmup_steps": Elsewhere("benchmark inference RUN --warm-ups"),
-    "BATCH_SIZE_SEQ": Elsewhere("benchmark inference RUN --batch-sizes"),
-    "MAX_DURATION_SEQ": Elsewhere("benchmark inference RUN --seconds"),
+    "BATCH_SIZE_SEQ": Elsewhere("benchmark inference RUN --batch-sizes", arguments),
+    "MAX_DURATION_SEQ": Elsewhere("benchmark inference RUN --seconds", arguments),
     # the YAML file
     "name": To("name", lambda value: str(value).lower()),
     "labels": To("data.tokenizer.alphabet", "".join),

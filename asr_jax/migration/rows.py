@@ -35,6 +35,11 @@ def argument(value: Any) -> str:
     return shlex.join(map(str, value if isinstance(value, list | tuple) else (value,)))
 
 
+def arguments(value: Any) -> str:
+    """Returns the words of a value, such as `1 2 4`, as arguments of a command."""
+    return argument(value if isinstance(value, list | tuple) else str(value).split())
+
+
 class To(NamedTuple):
     """The converted value becomes a setting."""
 

@@ -131,7 +131,10 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
         yield "the best checkpoint is uploaded with a model card, not each one"
     if "--init-from" in given:
         yield Change("init.new", ("heads_.*",))
-        yield "--init-from: Burn's files, without names, and Zipformer's are not read; the other .safetensors are"
+        yield (
+            "--init-from reads PositiveLoss's .safetensors of Squeezeformer, W2V-BERT and Paraformer; it does not read "
+            "those of Zipformer, nor Burn's files, whose values have no names"
+        )
 
 
 def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str]:
@@ -147,8 +150,9 @@ def _encoder(name: str, given: Given, base: Experiment) -> Iterator[Change | str
             yield f"{', '.join(sizes.values())} have no effect on a Zipformer, whose sizes are tuples"
     elif name == "paraformer":
         is_enhanced = given.is_on("--paraformer-enhanced")
-        tap = f"layer_{max(0, changes.get('num_layers', 12) // 2 - 1)}"
-        sized = Conformer.paraformer(variant or "medium", taps=(tap,) if is_enhanced else (), **changes)
+        sized = Conformer.paraformer(variant or "medium", **changes)
+        tap = Conformer.paraformer_tap(sized.num_layers)
+        sized = replace(sized, taps=(tap,) if is_enhanced else ())
         yield Change("model.encoder", sized, names)
         decoder = base.model.heads["paraformer"].decoder  # type: ignore[attr-defined]
         yield Change("model.heads.paraformer.decoder", replace(decoder, num_heads=sized.num_heads), names)

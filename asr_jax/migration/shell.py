@@ -115,8 +115,12 @@ class Shell:
                 case ["if" | "while" | "until" | "case"]:
                     is_taken = words[0] == "if" and is_read and self._holds(words[1:])
                     branches.append((is_taken, is_taken))
-                    if is_read and words[0] != "if" and words[1:2] != ["{"]:
+                    if is_read and words[0] != "if":
                         self.notes.append(f"not read: {' '.join(words)[:80]} …")
+                case ["|", *block]:
+                    branches.append((False, False))
+                    if is_read and block[0] != "{":
+                        self.notes.append(f"not read: {' '.join(block)[:80]} …")
                 case _ if is_read:
                     self._run_all(words)
 
@@ -269,7 +273,7 @@ def _split(value: str) -> list[str]:
 
 def _commands(script: str) -> Iterator[list[str]]:
     """Yields the words of each command with their quotes, without redirections and what follows a pipe."""
-    words, is_left_out, begins = list[str](), False, False
+    words, is_left_out, at_command = list[str](), False, False
     for token in TOKEN.finditer(f"{script}\n"):
         if token["operator"] in ("\n", ";"):
             if words:
@@ -277,9 +281,10 @@ def _commands(script: str) -> Iterator[list[str]]:
             words, is_left_out = [], False
         elif token["operator"] not in (None, "&&"):
             is_left_out = True
-        elif is_left_out and begins and token[0] in ("{", "while", "until"):  # a block that is not read
+        elif is_left_out and at_command and token[0] in ("{", "while", "until", "for", "if", "case"):
             yield words
-            words, is_left_out = ["while", "{"] if token[0] == "{" else [token[0]], False
+            words, is_left_out = ["|", token[0]], False  # a block that is not read
         elif token.lastgroup and not is_left_out:
             words.append(token[0])
-        begins = (not token[0].strip(" \t\r\\\n") and begins) or token["operator"] in ("|", "||")
+        if token["operator"] or token["word"]:
+            at_command = token["operator"] in ("|", "||", "&&")

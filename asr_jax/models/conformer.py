@@ -180,6 +180,11 @@ class Conformer(StreamingEncoder, SubsamplingEncoder):
         }
         return cls(**{**sizes, **changes})
 
+    @staticmethod
+    def paraformer_tap(num_layers: int = 12) -> str:
+        """Name of the tap that the shallow CTC head of the Rust trainer's enhanced Paraformer-v2 reads."""
+        return f"layer_{max(0, num_layers // 2 - 1)}"
+
     def depths(self, path: str) -> tuple[int, ...]:
         """Depths: 0 for the subsampling, 1 to num_layers for the layers, and 1 for tied biases."""
         if path.startswith("layers/"):

@@ -207,15 +207,15 @@ def export_params(params: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """Returns the arrays of the other system for a tree of parameters.
 
     The tree may contain some of the parameters, or other values of the same structure, such as gradients and averages.
-    The arrays of rows with the same name are joined along the first axis (see `part_of`).
+    The arrays of rows with the same name are joined along the first axis (see `part_of`): the tree must have all of
+    them or none.
 
     Raises:
         UserError: If no row has a parameter of the tree.
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()}
     if left := sorted(flat.keys() - {row.ours for row in rows}):
-        remedy = "; --head NAME writes one head without the others" * any("/heads_" in name for name in left)
-        raise UserError(f"the other system has no names for the parameters {', '.join(left)}{remedy}")
+        raise UserError("the other system has no names for the parameters " + ", ".join(left))
     parts: dict[str, list[np.ndarray]] = {}
     for row in rows:
         if row.ours in flat:

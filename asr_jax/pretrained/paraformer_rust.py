@@ -69,19 +69,32 @@ ENHANCED: Table = (
     ("refinement_projection", "refined_output", LINEAR),
 )
 BLANK = -100.0
-"""Bias of the blank in an output layer that has no row for it in the file. The probability is 0 in float32."""
-AS_THERE = ("subsampling", "subsampling_factor", "positions", "scale_input", "causal", "contexts", "norm")
+"""Bias of the blank in an output layer that has no row for it in the file, so that the blank is never chosen."""
+FIXED_SETTINGS = (
+    "subsampling", "subsampling_factor", "positions", "scale_input", "causal", "contexts", "norm", "use_bias",
+    "convolution_bias",
+)  # fmt: skip
 """Settings of the encoder that must be those of `Conformer.paraformer`."""
 
 
 def rows(settings: Conformer, heads: Heads) -> list[Row]:
-    """Returns the names of an encoder, of the Paraformer-v2 head and of the CTC heads."""
+    """Returns the names of an encoder, of the Paraformer-v2 head and of the CTC heads.
+
+    Raises:
+        UserError: If the enhanced head reads another layer than in the Rust trainer.
+    """
     project = ("proj", "embed", flattened(settings.subsampling_channels or settings.dim))
     table = rows_of([*SUBSAMPLING, project], "encoder.subsampling", "encoder")
     for layer in range(settings.num_layers):
         table += rows_of(LAYER, f"encoder.layers.{layer}", "encoder/layers", layer)
     for path, head in first_head(heads, ParaformerV2):
         if head.queries == "projection" and isinstance(head.decoder, TransformerDecoder):
+            tap = Conformer.paraformer_tap(settings.num_layers)
+            if head.enhanced and head.enhanced.tap != tap:
+                raise UserError(
+                    f"{path}: enhanced.tap is {head.enhanced.tap}, expected {tap} as in the Rust trainer's Paraformer of "
+                    f"{settings.num_layers} layers: set it, encoder.taps, and the tap of the CTC head {head.enhanced.shallow}"
+                )
             return table + _head_rows(path, head)
     return table + ctc_rows("ctc_projection", heads)
 
@@ -121,16 +134,10 @@ def _check(model: Model) -> None:
     """Raises a UserError if the Rust trainer's Paraformer computes something else with the model's weights."""
     theirs = Conformer.paraformer()
     assert isinstance(model.encoder, Conformer)
-    for name in AS_THERE:
+    for name in FIXED_SETTINGS:
         ours, expected = getattr(model.encoder, name), getattr(theirs, name)
         if ours != expected:
             raise UserError(f"encoder.{name} is {ours}, expected {expected} as in the Rust trainer's Paraformer")
-    tap = f"layer_{max(0, model.encoder.num_layers // 2 - 1)}"
-    for name, head in model.heads.items():
-        if isinstance(head, ParaformerV2) and head.enhanced and head.enhanced.tap != tap:
-            raise UserError(
-                f"heads.{name}.enhanced.tap is {head.enhanced.tap}, expected {tap} as in the Rust trainer's Paraformer"
-            )
 
 
 FORMATS = (

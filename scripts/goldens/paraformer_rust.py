@@ -1,18 +1,20 @@
-"""Writes outputs of PositiveLoss's Paraformer-v2 for tests/pretrained/test_paraformer_weights.py.
+"""Writes outputs of PositiveLoss's Paraformer-v2 for tests/goldens/test_paraformer_rust.py.
 
 Runs in .venv-reference.
 
     git clone https://github.com/PositiveLoss/paraformer-v2-enhanced FOLDER
+    git -C FOLDER checkout 18b1ae9
     .venv-reference/bin/python scripts/goldens/paraformer_rust.py --peer FOLDER --out tests/goldens/paraformer_rust
 
 plain.safetensors and enhanced.safetensors are the two models in evaluation mode, computed in float64, with random
 weights and statistics of norms. They contain these as param/NAME, and for utterance i: features_i and labels_i, all
 outputs of the model for the features alone as out_i/NAME, and as loss_i/NAME the losses of the model with the labels,
-whose frames are those of the Viterbi path.
+whose frames are those of the Viterbi path. There are no gradients.
 """
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,7 +31,10 @@ SIZES = {
 
 
 def draw(model: torch.nn.Module, features: torch.Tensor) -> None:
-    """Draws weights and statistics, float32 numbers in float64. All labels have the same mean logit in the features."""
+    """Draws weights and statistics, float32 numbers in float64.
+
+    The biases of the CTC layers are such that each label has the mean logit 0 over the frames of the features.
+    """
     for name, value in model.state_dict().items():
         if name.endswith("running_var"):
             value.uniform_(0.5, 2.0)
@@ -97,7 +102,8 @@ def main() -> None:
     plain, enhanced = ParaformerV2(ParaformerV2Config(**SIZES)), BetterParaformerV2(BetterParaformerV2Config(**SIZES))
     save_case(given.out / "plain.safetensors", plain, seed=1)
     save_case(given.out / "enhanced.safetensors", enhanced, seed=2)
-    peer = f"PositiveLoss/paraformer-v2-enhanced at commit 18b1ae9, torch {torch.__version__}"
+    commit = subprocess.check_output(["git", "-C", given.peer, "rev-parse", "--short", "HEAD"], text=True).strip()
+    peer = f"PositiveLoss/paraformer-v2-enhanced at commit {commit}, torch {torch.__version__}"
     (given.out / "about.json").write_text(json.dumps({"peer": peer, "sizes": SIZES}, indent=1) + "\n")
 
 

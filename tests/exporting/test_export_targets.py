@@ -347,6 +347,12 @@ def test_weights_of_one_head(tmp_path: Path) -> None:
     assert {path.split("/")[1] for path in found} == {"encoder", "heads_ctc"}
 
 
+def test_weights_of_a_head_that_reads_another(tmp_path: Path) -> None:
+    trained = untrained(MODELS["paraformer_v2"], zeros=True)
+    list(export(trained, tmp_path / "out.safetensors", to="safetensors", head="paraformer"))
+    assert {"heads_paraformer", "heads_ctc"} <= {path.split("/")[1] for path in load_weights(tmp_path / "out.safetensors")[0]}
+
+
 def test_runs_of_another_precision_are_refused(tmp_path: Path) -> None:
     """`python -m asr_jax.export` loads runs in float32; from Python, they are loaded before."""
     trained = trained_of("quartznet")

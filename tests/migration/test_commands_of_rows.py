@@ -74,6 +74,16 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
          f"evaluate RUN --data {'a' * 99}.json {'b' * 99}.json"),
         ("caiman", "val.py --decoder=greedy --val_manifests a.json 'my sets/b.json'",
          "evaluate RUN --state-resets 15 3 --decoding.kind greedy --data a.json 'my sets/b.json'"),
+        (
+            "quartznet",
+            "BATCH_SIZE_SEQ='1 2' MAX_DURATION_SEQ='2 16.7' bash scripts/inference_benchmark.sh",
+            "benchmark inference RUN --batch-sizes 1 2 --seconds 2 16.7",
+        ),
+        (
+            "caiman",
+            "VAL_MANIFESTS='a.json b.json' bash scripts/val.sh --decoder=greedy",
+            "evaluate RUN --state-resets 15 3 --decoding.kind greedy --data a.json b.json",
+        ),
         ("quartznet", "DATASET=dev-clean bash inference.sh", "evaluate RUN --data librispeech-dev-clean-wav.json"),
         ("quartznet", "NUM_STEPS=9 bash scripts/inference_benchmark.sh", "benchmark inference RUN --steps 9"),
         ("quartznet", "ACC_BATCH_SIZE=9 bash scripts/train_benchmark.sh", "benchmark train --batch 9"),

@@ -114,6 +114,8 @@ def test_a_loop_behind_a_pipe_is_not_read():
     )
     assert (shell.programs, shell.variables) == (["a.py"], {"C": "1"})
     assert shell.notes == ["not read: ls", "not read: while read A …"]
+    shell = read("if [ a = a ]; then\n x > y && {\n A=1\n }\n ls | for B in 1; do C=1; done\n D=1\nelse\n D=2\nfi")
+    assert shell.variables == {"D": "1"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -60,7 +61,7 @@ def end(job):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with configs and with recordings of noise in `mine`, as the tutorials have them."""
+    """Folder with configs, and with recordings of noise in `recordings` and `mine`, as the tutorials have them."""
     made = tmp_path_factory.mktemp("tutorials")
     (made / "configs").symlink_to(ROOT / "configs")
     (made / "parakeet-ctc-0.6b").symlink_to(DOCS.parent / "tests/goldens/parakeet/biased")
@@ -71,7 +72,12 @@ def folder(tmp_path_factory):
         for line in lines:
             line["audio_path"] = line["audio_path"].replace("../", "")
         (made / "mine" / manifest.name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shutil.copy(made / "mine/audio/27.flac", made / "mine/talk.flac")
+        for line in lines:
+            there = made / "recordings" / line["speaker"] / Path(line["audio_path"]).name
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(made / "mine" / line["audio_path"], there)
+            there.with_suffix(".txt").write_text(line["text"])
+    shutil.copy(made / "mine/audio/27.flac", made / "talk.flac")
     return made
 
 

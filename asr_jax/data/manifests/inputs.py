@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 from asr_jax.audio.io import NOT_A_FILE, is_stream
@@ -34,7 +35,7 @@ STEMS: dict[Role, tuple[str, ...]] = {
     "validation": ("val", "validation", "valid", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of sets, in any case; the first existing one is read."""
+"""Names of sets, in capital or small letters; the first existing one is read."""
 MANIFESTS = (".jsonl", ".json", ".jsonl.gz", ".tsv", ".csv", ".parquet")
 # Files of the first kind that a folder contains are its data. A folder without any of them is a folder of audio.
 KINDS = ((".jsonl", ".jsonl.gz", ".json"), (".parquet",), (".arrow",), (".array_record",), (".tar",))
@@ -53,7 +54,7 @@ NOT_DATA = re.compile(
     r"(.*\.)?(rejected|skipped|rejects|made_by|made_of|events)(-\d+-of-\d+)?\.jsonl"
 )
 # Examples: `train-00000-of-00004.parquet`, `NAME-validation.arrow`, `shards_test_0001.tar`.
-_SET = "train|validation|valid|val|dev|test|eval"
+_SET = "|".join(sorted(chain.from_iterable(STEMS.values()), key=len, reverse=True))
 OF_A_SET = re.compile(rf"(?:.*[-_])?({_SET})(?:[-_.]?\d+(?:-of-\d+)?)?(?:\.[a-z.]+)?")
 # Examples: `train-clean-100.jsonl`, `dev_other-000001.tar`. The name of the set is followed by the number of the file.
 OF_A_NAMED_SET = re.compile(rf"((?:{_SET})[-_].+?)(?:[-_.](?:0\d*|\d{{4,}}|\d+-of-\d+))?(?:\.[a-z.]+)?")
@@ -74,7 +75,7 @@ def resolve(paths: Sequence[str], role: Role = "train", options: ReadOptions | N
     name no sets is read whole.
 
     Args:
-        role: The first existing name of the role's `STEMS` is the set.
+        role: Set to read: the first name of the role's `STEMS` that exists.
 
     Returns:
         An input for each path to read, with its index into `paths`.
@@ -270,7 +271,7 @@ def _set_of(folder: str, role: Role, files: list[str], options: ReadOptions) -> 
     if _named(folder, "train", options):
         return _named(folder, role, options)[:1]
     sets = [_set_name(os.path.relpath(file, folder).lower()) for file in files]
-    if "train" in sets and "" not in sets:
+    if "" not in sets and any(stem in sets for stem in STEMS["train"]):
         stem = next((stem for stem in STEMS[role] if stem in sets), None)
         return [file for file, of in zip(files, sets, strict=True) if of == stem]
     named = {of for of in sets if of}
@@ -300,14 +301,17 @@ def _listed(folder: str, files: list[str]) -> str:
 
 
 def _named(folder: str, role: Role, options: ReadOptions) -> list[str]:
-    has_manifests = any(name.endswith(MANIFESTS) for name in os.listdir(folder))
+    has_manifests = any(name.lower().endswith(MANIFESTS) for name in os.listdir(folder))
     inside = ("", "manifests", *(["data"] * (not has_manifests)))
     paths = [path for inner in inside for path in _of_stems(os.path.join(folder, inner), STEMS[role], (*MANIFESTS, ""))]
     return [path for path in paths if os.path.isfile(path) or _is_data_folder(path, options)]
 
 
 def _of_stems(folder: str, stems: Sequence[str], endings: Sequence[str] = ("",)) -> list[str]:
-    """Returns what a folder has under the names of stems with endings, in any case, in this order."""
+    """Returns the paths in a folder whose names are a stem with an ending, in capital or small letters.
+
+    They are in the order of the stems, and then of the endings.
+    """
     there = {name.lower(): name for name in sorted(os.listdir(folder))} if os.path.isdir(folder) else {}
     names = [f"{stem}{ending}" for stem in stems for ending in endings]
     return [os.path.join(folder, there[name]) for name in names if name in there]

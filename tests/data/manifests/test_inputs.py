@@ -90,6 +90,7 @@ def test_sets_in_capitals(tmp_path: Path, sets: tuple[str, ...]) -> None:
         ["train/data-00000-of-00002.arrow", "train/data-00001-of-00002.arrow", "validation/data-00000-of-00001.arrow",
          "test/data-00000-of-00001.arrow", "dataset_dict.json", "train/state.json"],
         ["train/a.tar", "train/b.tar", "valid/a.tar"],
+        ["Training-00000-of-00002.parquet", "Training-00001-of-00002.parquet", "Valid.parquet", "Testing.parquet"],
         ["train/s1/a.wav", "train/s1/b.wav", "dev/s2/c.wav", "test/s3/d.wav"],
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ CTC_HEAD = CTC(dropout=0.0)
 
 
 def model_of(name: str) -> Model:
-    tap, is_enhanced = f"layer_{SIZES['encoder_layers'] // 2 - 1}", name == "enhanced"
+    tap, is_enhanced = Conformer.paraformer_tap(SIZES["encoder_layers"]), name == "enhanced"
     encoder = Conformer.paraformer(
         num_mels=SIZES["input_dim"],
         dim=SIZES["encoder_dim"],
@@ -119,13 +119,17 @@ def test_the_encoder_and_its_ctc_head_alone() -> None:
     ("changes", "message"),
     [
         ({"positions": "rel_pos"}, "encoder.positions is rel_pos, expected none as in the Rust trainer"),
-        ({"num_layers": 6}, "enhanced.tap is layer_1, expected layer_2 as in the Rust trainer"),
+        ({"num_layers": 6}, "enhanced.tap is layer_1, expected layer_2 as in the Rust trainer's"),
     ],
 )
 def test_models_that_are_not_there(changes: dict[str, Any], message: str) -> None:
     model = model_of("enhanced")
+    other = replace(model, encoder=replace(model.encoder, **changes))
     with pytest.raises(UserError, match=message):
-        exported({}, replace(model, encoder=replace(model.encoder, **changes)), "rust")
+        exported({}, other, "rust")
+    if "num_layers" in changes:
+        with pytest.raises(UserError, match=message):
+            imported(part(arrays_of("enhanced"), "param/"), other)
 
 
 @dataclass(frozen=True)
