@@ -148,7 +148,7 @@ FORMATS = (
         r"encoder\.layers\.0\.ff1\.net\.0\.weight$",
         rows,
         unused=r".*\.num_batches_tracked",
-        versions=((r"^(module\.)?(model\.){0,2}", ""),),
+        versions=((r"^(module\.)?(model\.){0,2}", ""), (r"^final_ctc_projection\.", "ctc_projection.")),
         newest=_with_blank,
         check=_check,
     ),
