@@ -59,7 +59,7 @@ def planned(found: Suggestion) -> tuple[str, str]:
     batch = f"{trial.memory_bytes / 1e9:.2f} GB"
     analysis = "by XLA's analysis of the largest batch with the training state"
     if trial.process_bytes:
-        process = f"{trial.process_bytes / 1e9:.2f} GB{limit} for the process, as in the trial"
+        process = f"{trial.process_bytes / 1e9:.2f} GB{limit} for the process, by the trial"
         return time, f"{process}; of it {batch} {analysis}"
     return time, f"{batch}{limit}, {analysis}"
 
