@@ -3,7 +3,8 @@
 onnx: a folder with ONNX files, whose input is samples; onnxruntime runs them. sherpa-onnx: a folder with ONNX files and
 tokens.txt. stablehlo: a folder with programs that run with JAX alone. safetensors: a file of weights, for --init-from.
 icefall, nemo, huggingface, funasr, fairseq, deeplearningexamples, caiman, keras, rust: weights with the names of a
-system, in a .pt or .safetensors file, in a .nemo file (with --like ORIGINAL.nemo), or in a folder (huggingface, funasr).
+system, in a .pt or .safetensors file, in a .nemo file (with --like ORIGINAL.nemo), or in a folder (huggingface,
+funasr).
 
 Files of programs are run on a recording after they are written, and the largest difference from the run is printed.
 If it is more than rounding explains, the command fails (documentation: export). --weights f32 int8 writes a

@@ -92,8 +92,8 @@ def rows(settings: Conformer, heads: Heads) -> list[Row]:
             tap = Conformer.paraformer_tap(settings.num_layers)
             if head.enhanced and head.enhanced.tap != tap:
                 raise UserError(
-                    f"{path}: enhanced.tap is {head.enhanced.tap}, expected {tap} as in the Rust trainer's Paraformer of "
-                    f"{settings.num_layers} layers: set it, encoder.taps, and the tap of the CTC head {head.enhanced.shallow}"
+                    f"{path}: enhanced.tap is {head.enhanced.tap}, expected {tap} as in the Rust trainer's Paraformer "
+                    f"of {settings.num_layers} layers: set it, encoder.taps and heads.{head.enhanced.shallow}.tap"
                 )
             return table + _head_rows(path, head)
     return table + ctc_rows("ctc_projection", heads)

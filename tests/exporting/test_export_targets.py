@@ -348,9 +348,9 @@ def test_weights_of_one_head(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_head_that_reads_another(tmp_path: Path) -> None:
-    trained = untrained(MODELS["paraformer_v2"], zeros=True)
-    list(export(trained, tmp_path / "out.safetensors", to="safetensors", head="paraformer"))
-    assert {"heads_paraformer", "heads_ctc"} <= {path.split("/")[1] for path in load_weights(tmp_path / "out.safetensors")[0]}
+    trained, out = untrained(MODELS["paraformer_v2"], zeros=True), tmp_path / "out.safetensors"
+    list(export(trained, out, to="safetensors", head="paraformer"))
+    assert {"heads_paraformer", "heads_ctc"} <= {path.split("/")[1] for path in load_weights(out)[0]}
 
 
 def test_runs_of_another_precision_are_refused(tmp_path: Path) -> None:

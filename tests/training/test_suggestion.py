@@ -133,9 +133,7 @@ def test_a_run_that_cannot_learn_words_is_known():
 
 def test_the_memory_on_a_cpu_is_that_of_the_process():
     suggestion = fitted(chosen(surveyed()), TRIAL)
-    assert planned(suggestion)[1].startswith(
-        "3.00 GB of 16.0 GB for the process, by the trial; of it 2.00 GB by XLA"
-    )
+    assert planned(suggestion)[1].startswith("3.00 GB of 16.0 GB for the process, by the trial; of it 2.00 GB by XLA")
     on_gpu = replace(suggestion, trial=replace(TRIAL, process_bytes=0))
     assert planned(on_gpu)[1].startswith("2.00 GB of 16.0 GB, by XLA's analysis")
 
