@@ -117,10 +117,10 @@ class Shell:
                     branches.append((is_taken, is_taken))
                     if is_read and words[0] != "if":
                         self.notes.append(f"not read: {' '.join(words)[:80]} …")
-                case ["|", *block]:
+                case ["|"]:
                     branches.append((False, False))
-                    if is_read and block[0] != "{":
-                        self.notes.append(f"not read: {' '.join(block)[:80]} …")
+                    if is_read and words[1] != "{":
+                        self.notes.append(f"not read: {' '.join(words[1:])[:80]} …")
                 case _ if is_read:
                     self._run_all(words)
 

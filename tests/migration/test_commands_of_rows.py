@@ -82,7 +82,7 @@ CAIMAN = "./scripts/val.sh --checkpoint=x.pt --beam_width=6 --override_ngram_pat
         (
             "caiman",
             "VAL_MANIFESTS='a.json b.json' bash scripts/val.sh --decoder=greedy",
-            "evaluate RUN --state-resets 15 3 --decoding.kind greedy --data a.json b.json",
+            "evaluate RUN --state-resets 15 3 --data a.json b.json --decoding.kind greedy",
         ),
         ("quartznet", "DATASET=dev-clean bash inference.sh", "evaluate RUN --data librispeech-dev-clean-wav.json"),
         ("quartznet", "NUM_STEPS=9 bash scripts/inference_benchmark.sh", "benchmark inference RUN --steps 9"),

@@ -146,7 +146,7 @@ def test_sets_that_cannot_be_distinguished_are_listed(tmp_path: Path, files: lis
         ["dev_other-00000-of-00002.parquet", "dev_other-00001-of-00002.parquet"],
         ["train-clean-100.jsonl"],
         ["1.jsonl", "more.jsonl", "train_a.jsonl"],
-        ["detest.jsonl", "evaluation.jsonl", "trains.jsonl"],
+        ["detest.jsonl", "evaluated.jsonl", "trains.jsonl"],
     ],
 )
 def test_files_of_one_set_are_read_whole(tmp_path: Path, files: list[str]) -> None:
