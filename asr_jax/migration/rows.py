@@ -31,7 +31,7 @@ def short(value: Any) -> str:
 
 
 def argument(value: Any) -> str:
-    """Returns a value, or those of a list, as arguments of a command, with quotes where a shell needs them."""
+    """Returns a value, or each value of a list, as an argument of a command, quoted for a shell."""
     return shlex.join(map(str, value if isinstance(value, list | tuple) else (value,)))
 
 

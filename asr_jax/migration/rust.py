@@ -132,8 +132,8 @@ def _derive(given: Given, base: Experiment) -> Iterator[Change | str]:
     if "--init-from" in given:
         yield Change("init.new", ("heads_.*",))
         yield (
-            "--init-from reads PositiveLoss's .safetensors of Squeezeformer, W2V-BERT and Paraformer; it does not read "
-            "those of Zipformer, nor Burn's files, whose values have no names"
+            "--init-from reads PositiveLoss's .safetensors of Squeezeformer, W2V-BERT and Paraformer; it cannot read "
+            "the .safetensors of Zipformer, or Burn's files, which contain no names"
         )
 
 

@@ -74,7 +74,7 @@ FIXED_SETTINGS = (
     "subsampling", "subsampling_factor", "positions", "scale_input", "causal", "contexts", "norm", "use_bias",
     "convolution_bias",
 )  # fmt: skip
-"""Settings of the encoder that must be those of `Conformer.paraformer`."""
+"""Settings of the encoder that must have the values of `Conformer.paraformer`."""
 
 
 def rows(settings: Conformer, heads: Heads) -> list[Row]:

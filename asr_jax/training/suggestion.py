@@ -91,7 +91,7 @@ class Suggestion:
 
     @property
     def lacking(self) -> float:
-        """Hours of audio that a model needs to learn words, divided by those of the run. Needs the trial."""
+        """Hours of audio that a model needs to learn words, divided by the run's hours of audio. Needs the trial."""
         return LEARNING_AUDIO_H / max(self.epochs * self.survey.train.hours, 1e-9)
 
     @property

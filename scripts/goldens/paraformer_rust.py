@@ -9,7 +9,7 @@ Runs in .venv-reference.
 plain.safetensors and enhanced.safetensors are the two models in evaluation mode, computed in float64, with random
 weights and statistics of norms. They contain these as param/NAME, and for utterance i: features_i and labels_i, all
 outputs of the model for the features alone as out_i/NAME, and as loss_i/NAME the losses of the model with the labels,
-whose frames are those of the Viterbi path. There are no gradients.
+with the frames of the Viterbi path. There are no gradients.
 """
 
 import argparse
