@@ -31,7 +31,8 @@ def num_threads() -> int:
 
 # JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(CACHES, "compiled"))
+COMPILED = os.path.join(CACHES, "compiled")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 # JAX allocates this share of a GPU's memory when it starts. Its default of 0.75 leaves 21 GB of an H100 unused. JAX

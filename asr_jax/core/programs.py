@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import export
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jax.sharding import NamedSharding
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core.devices import devices, tracing_for
+from asr_jax.core.environment import COMPILED
 from asr_jax.core.files import write_whole
 from asr_jax.core.text_files import read_text
 
@@ -156,6 +158,34 @@ class Programs:
             *(f"{leaf} {leaf.sharding}" for leaf in leaves),
             *sorted({f"{each.platform} {each.device_kind}" for each in _devices_of(leaves)}),
         )
+
+
+@contextlib.contextmanager
+def compiled_in(folder: Path, platform: str) -> Iterator[None]:
+    """Keeps traced and compiled programs in the folder of a run, unless they are for a CPU.
+
+    XLA chooses kernels for GPUs by timing them, and the kernels determine the rounding: a run that is continued on
+    another machine computes the same bits only with the programs that it began with. JAX writes those of the first
+    process, and XLA divides the timing among all processes: with caches of their own, the others would wait for a first
+    process that has found its programs. The folder of a run is shared.
+
+    Has no effect if JAX_COMPILATION_CACHE_DIR is set to another folder than the default one.
+
+    Args:
+        folder: Folder for the programs. It is created when the first one is written.
+        platform: JAX's name of the kind of devices: cpu, gpu or tpu.
+    """
+    default = jax.config.jax_compilation_cache_dir
+    if platform == "cpu" or default != COMPILED:
+        yield
+        return
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
+        reset_cache()  # JAX opens the folder at the first program
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", default)
+        reset_cache()
 
 
 def _devices_of(leaves: Sequence[Any]) -> list[jax.Device]:

@@ -14,12 +14,14 @@ import numpy as np
 
 from asr_jax.checkpoints.store import Checkpoints
 from asr_jax.config import Experiment
+from asr_jax.core.devices import platform_of
 from asr_jax.core.errors import RunError
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.paths import quoted
 from asr_jax.core.processes import agree, is_main, on_main, together
+from asr_jax.core.programs import compiled_in
 from asr_jax.core.pytrees import num_elements
-from asr_jax.core.run_folder import CHECKPOINTS, CURVES, EVENTS, REJECTED, TENSORBOARD
+from asr_jax.core.run_folder import CHECKPOINTS, COMPILED, CURVES, EVENTS, REJECTED, TENSORBOARD
 from asr_jax.data.loading.source import LoadedBatch
 from asr_jax.observe.curves import draw_curves
 from asr_jax.observe.detectors import Detectors
@@ -71,6 +73,7 @@ def train(experiment: Experiment) -> dict[str, Any]:
         agree(common_values(setup))
         signals.stop_before_training()
         begun = on_main(lambda: open_folder(setup, stack, checkpoint))
+        stack.enter_context(compiled_in(folder / COMPILED, platform_of(setup.mesh.devices.flat[0])))
         if begun["position"] is not None:
             setup = setup.continued(begun["first"], begun["position"])
         if is_main():

@@ -12,7 +12,7 @@ import pytest
 
 from asr_jax.core import programs
 from asr_jax.core.meshes import by_rows, data_mesh, replicated
-from asr_jax.core.programs import TRACED, Programs
+from asr_jax.core.programs import TRACED, Programs, compiled_in
 
 X = jax.ShapeDtypeStruct((8, 3), jnp.float32)
 
@@ -217,3 +217,51 @@ def test_operations_are_counted_as_often_as_a_loop_runs_them(tmp_path, made_of):
     square = jax.ShapeDtypeStruct((6, 6), jnp.float32, sharding=X.sharding)
     for _ in range(2):  # the second program is loaded from the cache
         assert of(made_of).lower("powers", powers, square).flops == 5 * 2 * 6**3
+
+
+def entries(folder):
+    return {path.name for path in folder.glob("*-cache")}
+
+
+@pytest.fixture
+def _all_are_kept():
+    kept = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", kept)
+
+
+@pytest.mark.usefixtures("_all_are_kept")
+def test_programs_of_a_run_for_gpus_and_tpus_are_in_its_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(programs, "COMPILED", str(tmp_path))
+    run, x = tmp_path / "run/compiled", jnp.arange(3.0)
+    with compiled_in(run, "gpu"):
+        jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(x))
+        Programs(()).lower("doubled", lambda x: 2 * x, X)
+    assert {name.partition("-")[0] for name in entries(run)} >= {"jit__lambda"}
+    assert [path.name.partition("-")[0] for path in (run / "traced").iterdir()] == ["doubled"]
+    assert not (tmp_path / "traced").exists()
+    jax.clear_caches()
+    loaded = []
+
+    def record(event, _, **__):
+        loaded.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(record)
+    with compiled_in(run, "tpu"):  # a job that continues the run
+        jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(x))
+    jax.monitoring.unregister_event_duration_listener(record)
+    assert "/jax/compilation_cache/cache_retrieval_time_sec" in loaded
+    other = entries(tmp_path)
+    jax.block_until_ready(jax.jit(lambda x: x * 5 - 7)(x))
+    assert entries(tmp_path) > other, "the next run in this process has other folders"
+
+
+@pytest.mark.usefixtures("_all_are_kept")
+@pytest.mark.parametrize(("platform", "is_given"), [("cpu", False), ("gpu", True)])
+def test_programs_for_cpus_and_a_folder_that_is_set_are_not_in_the_run(tmp_path, monkeypatch, platform, is_given):
+    if not is_given:
+        monkeypatch.setattr(programs, "COMPILED", str(tmp_path))
+    with compiled_in(tmp_path / "run/compiled", platform):
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+    assert not (tmp_path / "run").exists()

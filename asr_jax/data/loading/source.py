@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import grain
+import jax
 import numpy as np
 from absl import flags
 from jaxtyping import Float32, Int16
@@ -257,8 +258,10 @@ def _loaded(plain: dict[str, Any], *, copy: bool) -> LoadedBatch:
 def _begin_worker(worker: int, num_workers: int) -> None:
     """Ignores signals, which the parent handles, and starts a thread that ends the worker with its parent.
 
-    Without the thread, Grain's workers outlive a killed parent.
+    Without the thread, Grain's workers outlive a killed parent. JAX is set to the CPU, because a worker that used it
+    would otherwise reserve memory of the GPU.
     """
+    jax.config.update("jax_platforms", "cpu")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
