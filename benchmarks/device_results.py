@@ -4,8 +4,8 @@
 FOLDER/DEVICE.json.
 Other parts of an existing file are kept if they were measured with the same sources of the package. `fastest` reads all
 benchmarks/results/DEVICE.json and writes asr_jax/kernels/fastest.json, which implementation="auto" of kernels uses: the
-kernels that took less time than all other implementations in each measured operation and precision, on devices on which
-the tests passed.
+kernels that took at most 0.8 of the time of all other implementations in each operation and precision, on devices on
+which the tests passed.
 """
 
 import argparse
@@ -31,6 +31,9 @@ RESULTS = Path(__file__).with_name("results")
 TEXTS = TESTS, OMITTED = "tests.txt", "omitted.txt"
 """Files of the parts: the output of the tests, and a line for each part that was not run or failed, with the reason."""
 PRECISIONS = ("f32", "bf16")
+GAIN = 0.8
+"""Largest time of a kernel as a share of the next implementation's. XLA fuses its own operations with others of a model,
+but not calls of kernels, and therefore gains there."""
 
 
 def main() -> None:
@@ -130,9 +133,9 @@ def device_files() -> Iterator[Path]:
 def fastest(files: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """Returns the kernels that are faster than all other implementations.
 
-    A kernel is faster if its median time is less in each measured operation, with and without gradient, in float32 and
-    in bfloat16. Recursions are measured in float32 without gradient. A kernel that cannot compute an operation is not
-    faster. A device has none unless its tests passed and both precisions were measured.
+    A kernel is faster if its median time is at most `GAIN` of all others in each operation, with and without gradient,
+    in float32 and in bfloat16. Recursions are measured in float32 without gradient. A kernel that cannot compute an
+    operation is not faster. A device has none unless its tests passed and both precisions were measured to the end.
 
     Args:
         files: Contents of the files that `collect` wrote, one for each device.
@@ -143,7 +146,7 @@ def fastest(files: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     found = dict[str, dict[str, str]]()
     for content in files:
         figures = [content["figures"].get(f"kernels_{precision}") for precision in PRECISIONS]
-        if None in figures or not _have_passed(content["tests"]):
+        if not all(each and each["is_complete"] for each in figures) or not _have_passed(content["tests"]):
             continue
         cases = dict[str, dict[tuple[str, str], dict[str, float]]]()
         for each in figures:
@@ -151,10 +154,16 @@ def fastest(files: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
                 case = cases.setdefault(row["kernel"], {}).setdefault((row["operation"], each["precision"]), {})
                 case[row["implementation"]] = row["ms"]
         for kernel, times in cases.items():
-            names = {min(case, key=case.__getitem__) for case in times.values()}
+            names = {_fastest(case) for case in times.values()}
             if kernel in SELECTABLE and len(names) == 1 and names <= KERNELS.keys():
                 found.setdefault(name_of(content["device"]), {})[kernel] = names.pop()
     return found
+
+
+def _fastest(times: Mapping[str, float]) -> str:
+    """Returns the implementation that takes at most `GAIN` of the time of each other; empty if there is none."""
+    first, *others = sorted(times, key=times.__getitem__)
+    return first if all(times[first] <= GAIN * times[other] for other in others) else ""
 
 
 def _have_passed(last_lines: list[str]) -> bool:

@@ -40,7 +40,8 @@ PROBLEM = re.compile(
 """Lines that the user must know: those of the levels error and fatal of absl, and some of other libraries."""
 HARMLESS = re.compile(
     r"slow_operation_alarm|very slow compile|constant[_ ]folding|cpu_aot_loader|computation_placer|"
-    r"unable to register cu(fft|dnn|blas)|optimized to use available cpu|mpg123|Illegal Audio-MPEG",
+    r"unable to register cu(fft|dnn|blas)|optimized to use available cpu|mpg123|Illegal Audio-MPEG|"
+    r"delay kernel timed out|buffer_comparator",
     re.IGNORECASE,
 )
 """Lines of the level error without consequences. Commands report audio that cannot be decoded themselves."""

@@ -1,7 +1,7 @@
 """Benchmark of kernels: `python -m asr_jax.benchmark kernels [--batch 8 --seq-len 512 --channels 512 --json OUT]`.
 
 Measures each implementation of each operation that runs on this device, on random arrays: the median time of a
-call, the bytes of its compiled program, the bytes of its arguments and results, the floating-point operations of the
+call in a sequence of calls that the host does not wait for, the bytes of its compiled program, the bytes of its arguments and results, the floating-point operations of the
 first implementation's products, and the least time that these two and the device's bandwidth and peak rate of bfloat16
 allow, as a share of the measured one. Operations with gradients are also measured with them, for random cotangents. A
 CPU has XLA's implementations alone, and no limit is known for it.
@@ -41,10 +41,13 @@ class KernelOptions:
     """Number of labels of the vocabulary, for the joint network, whose frames are a quarter as many."""
     taps: PositiveInt = 31
     """Number of taps of convolutions."""
-    iterations: PositiveInt = 100
-    """Number of measured calls."""
-    warm_ups: NonNegativeInt = 10
-    """Number of calls before the measured ones."""
+    iterations: PositiveInt = 20
+    """Number of measurements."""
+    calls: PositiveInt = 10
+    """Number of calls of a measurement. The host waits for the last one: a single call of a GPU can take less time than
+    its start and the wait."""
+    warm_ups: NonNegativeInt = 2
+    """Number of measurements before those that count."""
     precision: Literal["f32", "bf16"] = "f32"
     """Precision of the arrays. The recursions of CTC and of transducers always have float32."""
     operations: tuple[str, ...] = ()
@@ -72,6 +75,7 @@ def main(arguments: Sequence[str]) -> None:
         "device": device.device_kind,
         **sizes,
         "precision": options.precision,
+        "is_complete": False,
         "rows": rows,
         "omitted": omitted,
     }
@@ -98,6 +102,9 @@ def main(arguments: Sequence[str]) -> None:
                 print(f"{operation['operation']}, {form}: {rows[-1]['ms']:.3f} ms", file=sys.stderr, flush=True)
             if options.json:
                 write_whole(options.json, json.dumps(figures, indent=1) + "\n")
+    figures["is_complete"] = True
+    if options.json:
+        write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     title = f"{options.batch} × {options.seq_len} frames, {options.channels} channels"
     title = f"{title}, {options.precision}, on {device.device_kind}"
     print_table([{name: row[name] for name in row if name not in ("kernel", "times_s")} for row in rows], title=title)
@@ -137,9 +144,9 @@ def _measured(case: Any, form: str, options: KernelOptions, device: Any, *, with
     times = list[float]()
     for number in range(options.warm_ups + options.iterations):
         begun = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
+        jax.block_until_ready([program(*arguments) for _ in range(options.calls)])
         if number >= options.warm_ups:
-            times.append(time.perf_counter() - begun)
+            times.append((time.perf_counter() - begun) / options.calls)
     median = statistics.median(times)
     flops = products(jax.make_jaxpr(called(case.portable[0]))(*arguments).jaxpr)
     least_bytes = num_bytes((arguments, program.out_info))

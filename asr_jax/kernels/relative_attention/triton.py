@@ -31,12 +31,11 @@ def forward(
     """Computes `api.relative_attention`, and what its gradient needs."""
     given = (query, position_query, key, value, offsets, lengths)
     rows, frames, heads, _ = query.shape
-    constants = _constants(query, position_query, value)
+    constants = _constants(query, position_query, value, scale)
     mixed, logs = triton_call(
         *given,
         frames,
         heads,
-        scale,
         kernel=_forward_kernel,
         out=(jax.ShapeDtypeStruct(value.shape, value.dtype), jax.ShapeDtypeStruct((rows, frames, heads), jnp.float32)),
         grid=(triton.cdiv(frames, constants["BLOCK"]), heads, rows),
@@ -51,8 +50,8 @@ def backward(kept: tuple[Array, ...], cotangent: Array, *, scale: float) -> tupl
     query, position_query, key, value, offsets, _ = given
     rows, frames, heads, _ = query.shape
     sums = jnp.sum(cotangent.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1)
-    inputs = (*given, cotangent, logs, sums, frames, heads, scale)
-    constants = _constants(query, position_query, value)
+    inputs = (*given, cotangent, logs, sums, frames, heads)
+    constants = _constants(query, position_query, value, scale)
     blocks = triton.cdiv(frames, constants["BLOCK"])
 
     def call(kernel: Any, grid: tuple[int, ...], *outputs: Array, **more: int) -> Any:
@@ -65,13 +64,16 @@ def backward(kept: tuple[Array, ...], cotangent: Array, *, scale: float) -> tupl
     return of_query, of_position_query, of_key, of_value, of_offsets, None
 
 
-def _constants(query: Array, position_query: Array, value: Array) -> dict[str, Any]:
-    """Widths of the arrays and of their blocks, which are powers of 2 and at least 16, and options of the compiler."""
+def _constants(query: Array, position_query: Array, value: Array, scale: float) -> dict[str, Any]:
+    """Widths of the arrays and of their blocks, which are powers of 2 and at least 16, and options of the compiler.
+
+    The scale is a constant, because jax-triton 0.3 passes numbers as float64, in which the kernel would compute.
+    """
     widths = {"C": query.shape[3], "P": position_query.shape[3], "V": value.shape[3]}
     blocks = {f"{name}_BLOCK": max(triton.next_power_of_2(width), 16) for name, width in widths.items()}
     size = query.dtype.itemsize
     options = {"num_warps": 4 if size == 2 and max(widths.values()) <= 64 else 8, "num_stages": 4 // size}
-    return widths | blocks | options | {"BLOCK": BLOCKS[size]}
+    return widths | blocks | options | {"BLOCK": BLOCKS[size], "SCALE": scale}
 
 
 @triton.jit
@@ -108,11 +110,11 @@ def _numbers(array, row, frame, head, frames, heads):
 
 @triton.jit
 @no_type_check
-def _scores(q, p, k, window, scale, BLOCK: tl.constexpr):
+def _scores(q, p, k, window, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     """Scores of a block of queries and of keys. The window has the offsets of the last query from the first key on."""
     by_offset = dot(p, tl.trans(window))
     index = tl.arange(0, BLOCK)[None, :] + (BLOCK - 1 - tl.arange(0, BLOCK)[:, None])
-    return scale * (dot(q, tl.trans(k)) + tl.gather(by_offset, index, 1))
+    return SCALE * (dot(q, tl.trans(k)) + tl.gather(by_offset, index, 1))
 
 
 @triton.jit
@@ -126,10 +128,10 @@ def _forward_kernel(
     lengths,
     frames,
     heads,
-    scale,
     mixed,
     logs,
     BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
     V: tl.constexpr,
@@ -153,7 +155,7 @@ def _forward_kernel(
         o = frames + first - (block + 1) * BLOCK + tl.arange(0, 2 * BLOCK)
         window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
         valid = (s < length)[None, :]
-        scores = tl.where(valid, _scores(q, p, k, window, scale, BLOCK), MASKED)
+        scores = tl.where(valid, _scores(q, p, k, window, SCALE, BLOCK), MASKED)
         now = tl.maximum(most, tl.max(scores, 1))
         weights = tl.where(valid, tl.exp(scores - now[:, None]), 0.0)
         kept = tl.exp(most - now)
@@ -179,10 +181,10 @@ def _query_kernel(
     sums,
     frames,
     heads,
-    scale,
     of_query,
     of_position_query,
     BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
     V: tl.constexpr,
@@ -208,9 +210,9 @@ def _query_kernel(
         v = _rows(value, row, s, head, frames, heads, V, V_BLOCK)
         o = frames + first - (block + 1) * BLOCK + tl.arange(0, 2 * BLOCK)
         window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
-        scores = _scores(q, p, k, window, scale, BLOCK)
+        scores = _scores(q, p, k, window, SCALE, BLOCK)
         weights = tl.where((s < length)[None, :], tl.exp(scores - log[:, None]), 0.0)
-        of_scores = scale * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_scores = SCALE * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
         of_q += dot(of_scores.to(k.dtype), k)
         there = (shift >= 0) & (shift < BLOCK)
         by_offset = tl.gather(of_scores, tl.where(there, shift, 0), 1)
@@ -233,10 +235,10 @@ def _key_kernel(
     sums,
     frames,
     heads,
-    scale,
     of_key,
     of_value,
     BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
     V: tl.constexpr,
@@ -261,9 +263,9 @@ def _key_kernel(
         window = _rows(offsets, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
         log = _numbers(logs, row, t, head, frames, heads)
         total = _numbers(sums, row, t, head, frames, heads)
-        scores = _scores(q, p, k, window, scale, BLOCK)
+        scores = _scores(q, p, k, window, SCALE, BLOCK)
         weights = tl.where(valid & (t < frames)[:, None], tl.exp(scores - log[:, None]), 0.0)
-        of_scores = scale * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
+        of_scores = SCALE * weights * (dot(of_mixed, tl.trans(v)) - total[:, None])
         of_v += dot(tl.trans(weights.to(v.dtype)), of_mixed)
         of_k += dot(tl.trans(of_scores.to(q.dtype)), q)
     _store(of_key, of_k, row, s, head, frames, heads, C, C_BLOCK)
@@ -284,10 +286,10 @@ def _offset_kernel(
     sums,
     frames,
     heads,
-    scale,
     rows,
     of_offsets,
     BLOCK: tl.constexpr,
+    SCALE: tl.constexpr,
     C: tl.constexpr,
     P: tl.constexpr,
     V: tl.constexpr,
@@ -316,10 +318,10 @@ def _offset_kernel(
             log = _numbers(logs, row, t, head, frames, heads)
             total = _numbers(sums, row, t, head, frames, heads)
             content = tl.gather(dot(q, tl.trans(k)), column, 1)
-            scores = scale * (content + dot(p, tl.trans(encoding)))
+            scores = SCALE * (content + dot(p, tl.trans(encoding)))
             valid = (begin + column >= 0) & (begin + column < length) & (t < frames)[:, None]
             weights = tl.where(valid, tl.exp(scores - log[:, None]), 0.0)
             of_weights = tl.gather(dot(of_mixed, tl.trans(v)), column, 1)
-            of_scores = scale * weights * (of_weights - total[:, None])
+            of_scores = SCALE * weights * (of_weights - total[:, None])
             found += dot(tl.trans(of_scores.to(p.dtype)), p)
     _store(of_offsets, found, 0, o, head, 2 * frames - 1, heads, P, P_BLOCK)
