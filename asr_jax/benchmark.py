@@ -4,4 +4,4 @@ from asr_jax.cli.benchmark.command import main
 from asr_jax.cli.command_line import run_command
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(main, reserves_memory=True)

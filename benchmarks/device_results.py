@@ -32,8 +32,8 @@ TEXTS = TESTS, OMITTED = "tests.txt", "omitted.txt"
 """Files of the parts: the output of the tests, and a line for each part that was not run or failed, with the reason."""
 PRECISIONS = ("f32", "bf16")
 GAIN = 0.8
-"""Largest time of a kernel as a share of the next implementation's. XLA fuses its own operations with others of a model,
-but not calls of kernels, and therefore gains there."""
+"""Largest time of a kernel as a share of the next implementation's. In a model, XLA fuses its own operations with
+others, but not calls of kernels."""
 
 
 def main() -> None:

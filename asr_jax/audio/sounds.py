@@ -15,6 +15,7 @@ from asr_jax.audio.distort import BackgroundNoise, Reverberation
 from asr_jax.audio.errors import AudioError
 from asr_jax.audio.io import blocks_of, probe, read_audio
 from asr_jax.audio.mono import Remarks, as_float
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.errors import UserError
 
 MAX_RESPONSES = 1000
@@ -24,7 +25,9 @@ RESPONSE_S = 0.5
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".m4a")
 
 
-def read_sounds(augment: Iterable[Augmentation], *, rate_hz: int, threads: int = 2) -> dict[str, np.ndarray]:
+def read_sounds(
+    augment: Iterable[Augmentation], *, rate_hz: int, threads: int = READING_THREADS
+) -> dict[str, np.ndarray]:
     """Reads the noise and the impulse responses that augmentations need.
 
     Args:

@@ -93,13 +93,31 @@ FULL_MEMORY = re.compile("RESOURCE_EXHAUSTED|Out of memory allocating")
 """Parts of XLA's messages about allocations that have failed."""
 
 
-def run_command(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> None:
+def run_command(
+    main: Callable[[Sequence[str]], None],
+    arguments: Sequence[str] | None = None,
+    *,
+    on_cpu: bool = False,
+    reserves_memory: bool = False,
+) -> None:
     """Calls the main function of a command; prints expected errors without a traceback and exits with their code.
 
     Every command takes --device and --devices, see `choose_devices`.
+
+    Args:
+        arguments: Arguments of the command. None: those of this process, which is the command.
+        on_cpu: Whether the command uses the CPU unless --device or JAX_PLATFORMS names another device.
+        reserves_memory: Whether JAX reserves most of a GPU's memory at once. Otherwise it takes memory as it needs it,
+            because a training may use the same GPU.
     """
     if arguments is None:
         use_utf8()
+        if on_cpu and "JAX_PLATFORMS" not in os.environ:
+            os.environ["JAX_PLATFORMS"] = "cpu"
+            if jax := sys.modules.get("jax"):
+                jax.config.update("jax_platforms", "cpu")
+        if not reserves_memory:
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # Tracing creates millions of objects; with the default thresholds, garbage collection takes 25 % of the time.
     gc.set_threshold(100_000, 20, 100)
     with native_log(), _warnings_printed():

@@ -12,6 +12,9 @@ from asr_jax.core.allocator import limit_arenas
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Number of cores that this process may use."""
 
+READING_THREADS = min(NUM_CORES, 8)
+"""Number of threads of a process that read audio, unless a setting has another one."""
+
 THREADS_PER_DEVICE = 2
 """Least number of threads of XLA's CPU client for each virtual device of a CPU. A collective blocks one thread for each
 device. With fewer threads, programs that are dispatched asynchronously deadlock."""
@@ -31,9 +34,15 @@ def num_threads() -> int:
 
 # JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
-COMPILED = os.path.join(CACHES, "compiled")
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
+_compiled = os.path.join(CACHES, "compiled")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+
+def has_default_cache() -> bool:
+    """Returns whether JAX_COMPILATION_CACHE_DIR is the folder of this package in the user's cache folder."""
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR") == _compiled
+
 
 # JAX allocates this share of a GPU's memory when it starts. Its default of 0.75 leaves 21 GB of an H100 unused. JAX
 # refuses to start if both names of the variable are set.

@@ -9,11 +9,13 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from asr_jax.core.devices import chosen_numbers
+from asr_jax.core.environment import has_default_cache
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.native import end_native_log
 
@@ -96,6 +99,11 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
         jax.distributed.initialize(local_device_ids=own, heartbeat_timeout_seconds=LOST_S)
     else:
         return
+    if jax.default_backend() != "cpu" and has_default_cache():
+        # JAX writes compiled programs in process 0 only, and XLA divides its trials of kernels among the processes.
+        # With a cache of this machine, process 0 would find its programs, and the others would wait for its trials.
+        # The programs of a run are kept in its folder instead (`core.programs.compiled_in`).
+        jax.config.update("jax_compilation_cache_dir", None)
     faulthandler.enable(2)  # to the log: JAX aborts all processes if one is lost, and `core.native` prints a message
     sys.excepthook = _exit_after  # of a Python program; commands call `exit_at_once`
 
@@ -214,6 +222,35 @@ def _wait_for_all() -> None:
     """Waits until all processes have the error: the first one to exit would disconnect the others."""
     with suppress(Exception):
         gathered(None)
+
+
+def check_shared(folder: Path, name: str) -> None:
+    """Checks that a folder is the same for all processes.
+
+    Args:
+        folder: Folder; it is created if it does not exist.
+        name: Name of the setting that the folder is from, for the message.
+
+    Raises:
+        UserError: On all processes, if one of them does not find a file that the main process has written there.
+    """
+    if jax.process_count() == 1:
+        return
+
+    def write() -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tempfile.NamedTemporaryFile(dir=folder, prefix="shared-", delete=False).name
+
+    token = Path(on_main(write))
+    found = gathered((folder / token.name).exists())
+    if is_main():
+        token.unlink(missing_ok=True)
+    if without := [str(number) for number, is_there in enumerate(found) if not is_there]:
+        _wait_for_all()
+        raise UserError(
+            f"{name} {folder}: process {', '.join(without)} has another folder of this name than process 0; expected a "
+            f"folder that all processes share. Without {name}, the folder of the run is used"
+        )
 
 
 def agree(values: Mapping[str, Any]) -> None:

@@ -28,8 +28,9 @@ from jax.sharding import NamedSharding
 from jax.stages import Compiled, Lowered
 
 from asr_jax.core.devices import devices, tracing_for
-from asr_jax.core.environment import COMPILED
+from asr_jax.core.environment import has_default_cache
 from asr_jax.core.files import write_whole
+from asr_jax.core.processes import check_shared
 from asr_jax.core.text_files import read_text
 
 LIBRARIES = ("asr-jax", "jax", "jaxlib", "flax", "optax", "numpy")
@@ -165,27 +166,34 @@ def compiled_in(folder: Path, platform: str) -> Iterator[None]:
     """Keeps traced and compiled programs in the folder of a run, unless they are for a CPU.
 
     XLA chooses kernels for GPUs by timing them, and the kernels determine the rounding: a run that is continued on
-    another machine computes the same bits only with the programs that it began with. JAX writes those of the first
-    process, and XLA divides the timing among all processes: with caches of their own, the others would wait for a first
-    process that has found its programs. The folder of a run is shared.
+    another machine computes the same bits only with the programs that it began with. In addition, all processes must
+    share the folder (`core.processes.join`), as they share that of the run.
 
-    Has no effect if JAX_COMPILATION_CACHE_DIR is set to another folder than the default one.
+    If JAX_COMPILATION_CACHE_DIR is set, its folder is used instead, which all processes must share too.
 
     Args:
         folder: Folder for the programs. It is created when the first one is written.
         platform: JAX's name of the kind of devices: cpu, gpu or tpu.
+
+    Raises:
+        UserError: If the folder of JAX_COMPILATION_CACHE_DIR is not shared.
     """
-    default = jax.config.jax_compilation_cache_dir
-    if platform == "cpu" or default != COMPILED:
+    before = jax.config.jax_compilation_cache_dir
+    if platform == "cpu" or not has_default_cache():
+        if platform != "cpu" and before and "://" not in before:
+            check_shared(Path(before), "JAX_COMPILATION_CACHE_DIR")
         yield
         return
     try:
-        jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
-        reset_cache()  # JAX opens the folder at the first program
+        _set_cache(str(folder.absolute()))
         yield
     finally:
-        jax.config.update("jax_compilation_cache_dir", default)
-        reset_cache()
+        _set_cache(before)
+
+
+def _set_cache(folder: str | None) -> None:
+    jax.config.update("jax_compilation_cache_dir", folder)
+    reset_cache()  # JAX opens the folder at the first program
 
 
 def _devices_of(leaves: Sequence[Any]) -> list[jax.Device]:

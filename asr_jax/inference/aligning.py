@@ -156,7 +156,7 @@ def _of_batches(trained: Trained, data: PlannedData) -> Iterator[Transcribed]:
     model = trained.model
     writer = Writer(trained.tokenizer, times=model.frame_times(tap=model.heads[model.aligning].tap))
     source = BatchSource(data.index, data.plan, Layout.of(trained.mesh))
-    with open_batches(source, stop=data.plan.batches_per_epoch, threads=2) as batches:
+    with open_batches(source, stop=data.plan.batches_per_epoch) as batches:
         for loaded in batches:
             batch = loaded.batch
             program = programs[batch.signal.shape[1]]

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from asr_jax.core.batch import Batch
 from asr_jax.core.collectives import SAME, on_each_device, total
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.processes import gathered
 from asr_jax.core.programs import TRACED, Program, Programs
@@ -90,7 +91,7 @@ def measure(
     variables: Tree,
     data: PlannedData,
     *,
-    threads: int = 2,
+    threads: int = READING_THREADS,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> MeasuredLosses:
     """Computes the losses and metrics of a set. The result is the same on all processes.

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
 from asr_jax.core.pytrees import Tree
@@ -65,7 +66,7 @@ def recognise(
     variables: Tree,
     data: PlannedData,
     *,
-    threads: int = 2,
+    threads: int = READING_THREADS,
     is_stopped: Callable[[], bool] = lambda: False,
     take: Callable[[Emitted], None] = lambda emitted: None,
 ) -> Recognition:

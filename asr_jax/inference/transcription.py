@@ -12,6 +12,7 @@ import numpy as np
 from asr_jax.audio.io import AudioError
 from asr_jax.core.batch import Frames
 from asr_jax.core.devices import local_devices
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.meshes import of_this_process
 from asr_jax.data.batching.dataset import PlannedData
 from asr_jax.data.batching.evaluation import part_of
@@ -220,7 +221,7 @@ def recognise_all(
     decoder: Decoder,
     data: PlannedData,
     *,
-    threads: int = 2,
+    threads: int = READING_THREADS,
     log_probs: LogProbs | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Recognition:

@@ -38,7 +38,7 @@ def open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstrac
     if train.shards:
         return open_sharded(stream_of(setup), state, start=start)
     source = BatchSource(train.index, train.plan, setup.layout, storage=data.storage)
-    return open_batches(source, start=start, workers=data.workers, threads=data.threads)
+    return open_batches(source, start=start, workers=data.workers, threads=data.num_threads)
 
 
 def stream_of(setup: Setup) -> Stream:
@@ -58,7 +58,7 @@ def stream_of(setup: Setup) -> Stream:
         speeds=data.speeds,
         window=data.shuffle_window,
         seed=setup.experiment.seed,
-        threads=data.threads,
+        threads=data.num_threads,
         storage=data.storage,
         options=ReadOptions(texts_may_lack=not setup.data.tokenizer.has_labels, allow_pipes=data.allow_pipes),
     )

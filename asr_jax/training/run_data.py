@@ -178,7 +178,7 @@ def plan_train(
 def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
     """Returns the recordings that augmentations add."""
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
-    return read_sounds(of_audio, rate_hz=experiment.model.front_end.rate_hz, threads=experiment.data.threads)
+    return read_sounds(of_audio, rate_hz=experiment.model.front_end.rate_hz, threads=experiment.data.num_threads)
 
 
 def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:

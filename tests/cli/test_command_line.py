@@ -396,3 +396,27 @@ def test_a_run_is_continued_by_its_folder_alone(tmp_path):
     assert again.seed == 7
     assert again.training.num_updates == 9
     assert differences(before, again) == [("training.num_updates", before.training.num_updates, 9)]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "expected"),
+    [
+        ({}, {}, (None, "false")),
+        ({"on_cpu": True}, {}, ("cpu", "false")),
+        ({"on_cpu": True}, {"JAX_PLATFORMS": "cuda"}, ("cuda", "false")),
+        ({"reserves_memory": True}, {}, (None, None)),
+        ({}, {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, (None, "true")),
+    ],
+)
+def test_commands_leave_gpus_and_their_memory_to_a_training(options, given, expected, monkeypatch) -> None:
+    names = ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE")
+    for name in names:
+        monkeypatch.setenv(name, "")  # is restored after the test
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ASR_JAX_NATIVE_LOG", "-")
+    monkeypatch.setattr(sys, "argv", ["command"])
+    found = []
+    run_command(lambda arguments: found.append(tuple(map(os.environ.get, names))), **options)
+    assert found == [expected]

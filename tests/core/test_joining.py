@@ -5,8 +5,9 @@ import sys
 import jax
 import pytest
 
+from asr_jax.core import processes
 from asr_jax.core.errors import UserError
-from asr_jax.core.processes import LOST_S, join
+from asr_jax.core.processes import LOST_S, check_shared, join
 
 ADDRESS = {"JAX_COORDINATOR_ADDRESS": "a:1"}
 OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1"))}
@@ -59,3 +60,31 @@ def test_a_process_joins_once(monkeypatch):
 def test_mpirun_that_gives_no_address_is_refused():
     with pytest.raises(UserError, match="mpirun -x"):
         join(OPEN_MPI)
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_default", "kept"), [("gpu", True, False), ("gpu", False, True), ("cpu", True, True)]
+)
+def test_several_processes_on_gpus_do_not_use_the_cache_of_their_machine(platform, is_default, kept, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(processes, "has_default_cache", lambda: is_default)
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        join(ADDRESS | SRUN)
+        assert jax.config.jax_compilation_cache_dir == (before if kept else None)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_folder_that_is_not_shared_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(processes, "on_main", lambda function: function())
+    monkeypatch.setattr(processes, "_wait_for_all", lambda: None)
+    monkeypatch.setattr(processes, "gathered", lambda is_there: [is_there, False, is_there])
+    with pytest.raises(UserError, match=rf"NAME {tmp_path}/new: process 1 has another folder .* all processes share"):
+        check_shared(tmp_path / "new", "NAME")
+    monkeypatch.setattr(processes, "gathered", lambda is_there: [is_there] * 3)
+    check_shared(tmp_path / "new", "NAME")
+    assert list((tmp_path / "new").iterdir()) == []

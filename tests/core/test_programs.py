@@ -233,7 +233,7 @@ def _all_are_kept():
 
 @pytest.mark.usefixtures("_all_are_kept")
 def test_programs_of_a_run_for_gpus_and_tpus_are_in_its_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(programs, "COMPILED", str(tmp_path))
+    monkeypatch.setattr(programs, "has_default_cache", lambda: True)
     run, x = tmp_path / "run/compiled", jnp.arange(3.0)
     with compiled_in(run, "gpu"):
         jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(x))
@@ -261,7 +261,7 @@ def test_programs_of_a_run_for_gpus_and_tpus_are_in_its_folder(tmp_path, monkeyp
 @pytest.mark.parametrize(("platform", "is_given"), [("cpu", False), ("gpu", True)])
 def test_programs_for_cpus_and_a_folder_that_is_set_are_not_in_the_run(tmp_path, monkeypatch, platform, is_given):
     if not is_given:
-        monkeypatch.setattr(programs, "COMPILED", str(tmp_path))
+        monkeypatch.setattr(programs, "has_default_cache", lambda: True)
     with compiled_in(tmp_path / "run/compiled", platform):
         assert jax.config.jax_compilation_cache_dir == str(tmp_path)
     assert not (tmp_path / "run").exists()

@@ -28,6 +28,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.flags import MAY_BE_EMPTY
@@ -74,8 +75,8 @@ class InferenceOptions(RecognitionOptions):
     """Number of times that a set is recognised before. Default: 2, on a CPU 1."""
     workers: NonNegativeInt = 0
     """Number of processes that read a set; 0: threads only."""
-    threads: PositiveInt = 2
-    """Number of threads of each process that reads."""
+    threads: PositiveInt | None = None
+    """Number of threads of each process that reads. Default: one for each core, at most 8."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
@@ -188,7 +189,7 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
                 warm_ups=warm_ups,
                 repeats=options.repeats or measured,
                 workers=options.workers,
-                threads=options.threads,
+                threads=options.threads or READING_THREADS,
             )
             if manifest not in found:
                 for line in figures["rejected"]:

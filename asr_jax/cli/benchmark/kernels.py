@@ -1,10 +1,11 @@
 """Benchmark of kernels: `python -m asr_jax.benchmark kernels [--batch 8 --seq-len 512 --channels 512 --json OUT]`.
 
 Measures each implementation of each operation that runs on this device, on random arrays: the median time of a
-call in a sequence of calls that the host does not wait for, the bytes of its compiled program, the bytes of its arguments and results, the floating-point operations of the
-first implementation's products, and the least time that these two and the device's bandwidth and peak rate of bfloat16
-allow, as a share of the measured one. Operations with gradients are also measured with them, for random cotangents. A
-CPU has XLA's implementations alone, and no limit is known for it.
+call in a sequence of calls that the host does not wait for, the bytes of its compiled program, the bytes of its
+arguments and results, the floating-point operations of the first implementation's products, and the least time that
+these two and the device's bandwidth and peak rate of bfloat16 allow, as a share of the measured one. Operations with
+gradients are also measured with them, for random cotangents. A CPU has XLA's implementations alone, and no limit is
+known for it.
 """
 
 import itertools

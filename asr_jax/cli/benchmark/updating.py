@@ -85,7 +85,7 @@ def synthetic_case(
         make_recipe(experiment, model, RunLength(10 * SETTLED, SETTLED)),
         tuple(Bucket(size, min(labels, int(model.output_length(size)) // 2), rows, size) for size in lengths),
         scale,
-        read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=experiment.data.threads),
+        read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=experiment.data.num_threads),
         experiment.seed,
     )
     return case, [noise_of(shape, scale, labels_of(tokenizer)) for shape in case.buckets]
@@ -120,7 +120,7 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[UpdateCase, Iterator
     plan, data, accumulation = setup.data.train.plan, experiment.data, experiment.training.accumulate
     case = UpdateCase(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
     source = BatchSource(setup.data.train.index, plan)
-    with open_batches(source, workers=data.workers, threads=data.threads) as batches:
+    with open_batches(source, workers=data.workers, threads=data.num_threads) as batches:
         each = ((plan.buckets[loaded.bucket], loaded.batch) for loaded in batches)
         yield case, iter(lambda: list(itertools.islice(each, accumulation)), [])
 

@@ -22,6 +22,7 @@ from jaxtyping import Float64, Int32
 
 from asr_jax.audio.io import AudioError, Remarks
 from asr_jax.core.batch import Batch
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.errors import UserError
 from asr_jax.core.layout import Layout
 from asr_jax.core.names import counted
@@ -70,7 +71,7 @@ class Stream:
     seed: int = 0
     epochs: int | None = None
     """Number of epochs. None: no end."""
-    threads: int = 2
+    threads: int = READING_THREADS
     storage: Storage = field(default_factory=Storage)
     options: ReadOptions = field(default_factory=ReadOptions)
 

@@ -18,6 +18,7 @@ from jaxtyping import Float32, Int16
 
 from asr_jax.audio.io import AudioError, Remarks
 from asr_jax.core.batch import Batch
+from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import PlannedBatch, local_rows
 from asr_jax.data.batching.buckets import Bucket
@@ -194,7 +195,7 @@ def open_batches(
     start: int = 0,
     stop: int | None = None,
     workers: int = 0,
-    threads: int = 2,
+    threads: int = READING_THREADS,
     read_ahead: int = 4,
 ) -> Iterator[Iterator[LoadedBatch]]:
     """Opens an iterator over loaded batches at positions `start`, `start` + 1, … in order.
