@@ -17,6 +17,7 @@ from asr_jax.heads.base import DecoderHead, LabelAxis, RecognisingHead, share_of
 from asr_jax.losses.cross_entropy import smoothed_cross_entropy
 from asr_jax.nn.decoders.cif import CIF, Predictor, quantity_losses, without_padding
 from asr_jax.nn.decoders.parallel_decoder import DecoderSettings, SANMDecoder, TransformerDecoder
+from asr_jax.nn.embedding import look_up
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.schedules import Step
 from asr_jax.search.base import Decoding
@@ -222,4 +223,4 @@ class Table(nn.Module):
     @nn.compact
     def __call__(self, labels: Int[Array, "B U"], width: int) -> Float[Array, "B U D"]:
         table = self.param("embedding", nn.initializers.normal(1.0), (self.vocab_size, width))
-        return table[labels]
+        return look_up(table, labels)

@@ -53,8 +53,12 @@ def simple_log_probs(
         return jnp.log(values + tiny)
 
     def of_next(values: Array) -> Array:
-        """Returns the values of the next label: [B N V] to [B N U]."""
-        return jnp.take_along_axis(values, jnp.broadcast_to(ids[:, None], (*values.shape[:2], num_labels)), axis=-1)
+        """Returns the values of the next label: [B N V] to [B N U].
+
+        Elsewhere than on CPUs, the gradient of a gather is a scatter, which adds the values of equal labels in an order
+        that changes from call to call. A product with one-hot vectors has the same values.
+        """
+        return lax.platform_dependent(values, ids, cpu=_gather, default=_product)
 
     def next_label(values: Array) -> Array:
         """Returns the values of the next label at each label position: [B S V] to [B U]."""
@@ -83,6 +87,17 @@ def simple_log_probs(
         share * blank + acoustic_scale * acoustic_blank + language_scale * language_blank,
         share * label + acoustic_scale * acoustic_label + language_scale * language_label,
     )
+
+
+def _gather(values: Array, ids: Array) -> Array:
+    """Returns the values of ids: [B N V] and [B U] to [B N U]."""
+    return jnp.take_along_axis(values, jnp.broadcast_to(ids[:, None], (*values.shape[:2], ids.shape[1])), axis=-1)
+
+
+def _product(values: Array, ids: Array) -> Array:
+    """Returns the values of ids as `_gather`, with a product."""
+    one_hot = jax.nn.one_hot(ids, values.shape[-1], dtype=values.dtype)
+    return jnp.einsum("bnv,buv->bnu", values, one_hot, precision=lax.Precision.HIGHEST)
 
 
 def occupancies(

@@ -15,6 +15,7 @@ from asr_jax.core.batch import Frames, length_mask
 from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.nn.decoders.layers import DecoderLayers
 from asr_jax.nn.decoders.sanm import mixed, weights_of_heads
+from asr_jax.nn.embedding import look_up
 from asr_jax.nn.layer_stack import layer_stack
 from asr_jax.nn.linear import Linear
 from asr_jax.nn.positions import sinusoids
@@ -147,7 +148,7 @@ class LabelDecoderModule(nn.Module):
         return NextLabel(self.output(x.astype(jnp.float32)), keys, values, frames)
 
     def _embedded(self, labels: Int[Array, "B U"], positions: Float[Array, "1 _ D"]) -> Float[Array, "B U D"]:
-        return (self.embedding[labels] * self.settings.dim**0.5 + positions).astype(self.dtype)
+        return (look_up(self.embedding, labels) * self.settings.dim**0.5 + positions).astype(self.dtype)
 
     def _inputs(self, memory: Frames, step: Step) -> LabelInputs:
         allowed = length_mask(memory.lengths, memory.values.shape[1])[:, None]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from asr_jax.core.settings import PositiveInt, settings
 from asr_jax.core.shapes import DimSize
+from asr_jax.nn.embedding import Embedding
 from asr_jax.nn.linear import uniform
 from asr_jax.nn.recurrent.lstm import LSTM, LSTMSettings, LSTMState
 from asr_jax.nn.recurrent.state_passing import PASSED
@@ -81,9 +82,7 @@ class LSTMPredictionModule(Prediction):
 
     def setup(self) -> None:
         settings = self.settings
-        self.embedding = nn.Embed(
-            self.vocab_size - 1, settings.dim, dtype=self.dtype, embedding_init=nn.initializers.normal(1.0)
-        )
+        self.embedding = Embedding(self.vocab_size - 1, settings.dim, self.dtype)
         self.lstm = LSTM(settings.dim, settings.num_layers, settings, self.dtype)
 
     def __call__(self, labels: Int[Array, "B U"], lengths: Int[Array, " B"], *, step: Step) -> Float[Array, "B S D"]:
@@ -153,9 +152,7 @@ class StatelessPredictionModule(Prediction):
 
     def setup(self) -> None:
         settings = self.settings
-        self.embedding = nn.Embed(
-            self.vocab_size, settings.dim, dtype=self.dtype, embedding_init=nn.initializers.normal(1.0)
-        )
+        self.embedding = Embedding(self.vocab_size, settings.dim, self.dtype)
         if settings.context > 1:
             self.conv = nn.Conv(
                 settings.dim,
