@@ -6,6 +6,7 @@ import importlib
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
 from asr_jax.cli.command_line import flags_of_experiment, load_config
@@ -20,9 +21,15 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+XLA = {
+    "xla_force_host_platform_device_count": 2,
+    "xla_gpu_exclude_nondeterministic_ops": True,
+    "xla_gpu_first_collective_call_terminate_timeout_seconds": 600,
+}
+"""Flags of XLA with a value."""
 OTHERS = {
     "--help", "--help-all", "--config", "--decoding", "--download", "--librispeech", "--an4",
-    "--xla_force_host_platform_device_count", "--version", "--logdir", "--lr", "--batch_size",
+    *(f"--{name}" for name in XLA), "--ulimit", "--version", "--logdir", "--lr", "--batch_size",
     "--local-dir", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--device", "--devices",
     "--array", "--gpus", "--requeue", "--dependency", "--wrap", "--plans", "--time", "--signal", "--wait",
     "--cpus-per-task", "--host", "--map-by", "--bind-to", "--tag", "--build-arg", "--ipc", "--volume", "--user",
@@ -58,6 +65,12 @@ def flags():
     # The default models of configs have no attention decoder.
     found |= {f"--decoding.{field.name.replace('_', '-')}" for field in dataclasses.fields(LabelDecoding)}
     return found
+
+
+def test_xla_knows_its_flags():
+    jax.jit(lambda x: x).lower(1.0).compile(XLA)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_gpu_unknown"):
+        jax.jit(lambda x: x).lower(1.0).compile({"xla_gpu_unknown": True})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
