@@ -13,7 +13,17 @@ NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") els
 """Number of cores that this process may use."""
 
 READING_THREADS = min(NUM_CORES, 8)
-"""Number of threads of a process that read audio, unless a setting has another one."""
+"""Number of threads that read audio in a process without workers."""
+
+
+def reading_threads(given: int, *, workers: int = 0) -> int:
+    """Returns the number of threads of each process that read audio.
+
+    Args:
+        given: The number of a setting. 0: `READING_THREADS`, and two in each of several workers.
+    """
+    return given or (2 if workers else READING_THREADS)
+
 
 THREADS_PER_DEVICE = 2
 """Least number of threads of XLA's CPU client for each virtual device of a CPU. A collective blocks one thread for each
@@ -32,7 +42,8 @@ def num_threads() -> int:
     return int(given) if given.isdecimal() and int(given) else NUM_CORES
 
 
-# JAX keeps compiled programs in this cache. The next start then takes seconds instead of a minute.
+# JAX keeps compiled programs in this cache, except those of a run on GPUs or TPUs (`core.programs.compiled_in`). The
+# next start then takes seconds instead of a minute.
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
 _compiled = os.path.join(CACHES, "compiled")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled)

@@ -41,7 +41,7 @@ PROBLEM = re.compile(
 HARMLESS = re.compile(
     r"slow_operation_alarm|very slow compile|constant[_ ]folding|cpu_aot_loader|computation_placer|"
     r"unable to register cu(fft|dnn|blas)|optimized to use available cpu|mpg123|Illegal Audio-MPEG|"
-    r"delay kernel timed out|buffer_comparator",
+    r"delay kernel timed out",
     re.IGNORECASE,
 )
 """Lines of the level error without consequences. Commands report audio that cannot be decoded themselves."""

@@ -100,9 +100,9 @@ def join(environment: Mapping[str, str] = os.environ) -> None:
     else:
         return
     if jax.default_backend() != "cpu" and has_default_cache():
-        # JAX writes compiled programs in process 0 only, and XLA divides its trials of kernels among the processes.
-        # With a cache of this machine, process 0 would find its programs, and the others would wait for its trials.
-        # The programs of a run are kept in its folder instead (`core.programs.compiled_in`).
+        # JAX writes compiled programs in process 0 only, and XLA divides the timing of kernels among the processes. If
+        # only process 0 found a program in a cache of its machine, it would not time kernels, and the others would wait
+        # for its share. The programs of a run are kept in its folder instead (`core.programs.compiled_in`).
         jax.config.update("jax_compilation_cache_dir", None)
     faulthandler.enable(2)  # to the log: JAX aborts all processes if one is lost, and `core.native` prints a message
     sys.excepthook = _exit_after  # of a Python program; commands call `exit_at_once`
@@ -248,8 +248,9 @@ def check_shared(folder: Path, name: str) -> None:
     if without := [str(number) for number, is_there in enumerate(found) if not is_there]:
         _wait_for_all()
         raise UserError(
-            f"{name} {folder}: process {', '.join(without)} has another folder of this name than process 0; expected a "
-            f"folder that all processes share. Without {name}, the folder of the run is used"
+            f"{name} {folder}: process 0 has written a file there that other processes do not find (processes "
+            f"{', '.join(without)}); expected a folder that all processes share. Without {name}, the folder of the run "
+            "is used"
         )
 
 

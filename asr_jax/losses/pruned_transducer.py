@@ -53,16 +53,12 @@ def simple_log_probs(
         return jnp.log(values + tiny)
 
     def of_next(values: Array) -> Array:
-        """Returns the values of the next label: [B N V] to [B N U].
-
-        Elsewhere than on CPUs, the gradient of a gather is a scatter, which adds the values of equal labels in an order
-        that changes from call to call. A product with one-hot vectors has the same values.
-        """
-        return lax.platform_dependent(values, ids, cpu=_gather, default=_product)
+        """Returns the values of the next label: [B N V] to [B N U]."""
+        return _selected(values, ids)
 
     def next_label(values: Array) -> Array:
         """Returns the values of the next label at each label position: [B S V] to [B U]."""
-        return jnp.take_along_axis(values[:, :num_labels], ids[..., None], axis=-1)[..., 0]
+        return jax.vmap(_selected, 1, 1)(values[:, :num_labels, None], ids[..., None])[..., 0, 0]
 
     log_norm = log(jnp.einsum("btv,bsv->bts", of_acoustic, of_language, precision=lax.Precision.HIGHEST))
     log_norm += acoustic_max + language_max[:, :, 0][:, None]
@@ -79,7 +75,7 @@ def simple_log_probs(
     language_norm = jnp.log(language_norm) + language_max
     log_mean = jnp.log(mean)
     acoustic_blank = acoustic[..., blank_id, None] + log_mean[blank_id] - acoustic_norm
-    acoustic_label = of_labels + log_mean[ids][:, None] - acoustic_norm
+    acoustic_label = of_labels + of_next(jnp.broadcast_to(log_mean, (len(ids), 1, len(log_mean)))) - acoustic_norm
     language_blank = (language[..., blank_id] - language_norm[..., 0])[:, None]
     language_label = (next_label(language) - language_norm[:, :num_labels, 0])[:, None]
     share = 1.0 - acoustic_scale - language_scale
@@ -89,13 +85,20 @@ def simple_log_probs(
     )
 
 
+def _selected(values: Array, ids: Array) -> Array:
+    """Returns the values of ids: [B N V] and [B U] to [B N U].
+
+    Elsewhere than on CPUs, the gradient of a gather is a scatter, which adds the values of equal ids in an order that
+    changes from call to call. A product with one-hot vectors has the same values.
+    """
+    return lax.platform_dependent(values, ids, cpu=_gather, default=_product)
+
+
 def _gather(values: Array, ids: Array) -> Array:
-    """Returns the values of ids: [B N V] and [B U] to [B N U]."""
     return jnp.take_along_axis(values, jnp.broadcast_to(ids[:, None], (*values.shape[:2], ids.shape[1])), axis=-1)
 
 
 def _product(values: Array, ids: Array) -> Array:
-    """Returns the values of ids as `_gather`, with a product."""
     one_hot = jax.nn.one_hot(ids, values.shape[-1], dtype=values.dtype)
     return jnp.einsum("bnv,buv->bnu", values, one_hot, precision=lax.Precision.HIGHEST)
 

@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from asr_jax.checkpoints.store import Checkpoints, restore_meta
 from asr_jax.core.batch import Batch
+from asr_jax.core.environment import reading_threads
 from asr_jax.core.errors import UserError
 from asr_jax.core.meshes import global_batch
 from asr_jax.data.batching.buckets import Bucket, Scale, largest_first
@@ -38,7 +39,9 @@ def open_data(setup: Setup, start: int, state: dict[str, Any] | None) -> Abstrac
     if train.shards:
         return open_sharded(stream_of(setup), state, start=start)
     source = BatchSource(train.index, train.plan, setup.layout, storage=data.storage)
-    return open_batches(source, start=start, workers=data.workers, threads=data.num_threads)
+    return open_batches(
+        source, start=start, workers=data.workers, threads=reading_threads(data.threads, workers=data.workers)
+    )
 
 
 def stream_of(setup: Setup) -> Stream:
@@ -58,7 +61,7 @@ def stream_of(setup: Setup) -> Stream:
         speeds=data.speeds,
         window=data.shuffle_window,
         seed=setup.experiment.seed,
-        threads=data.num_threads,
+        threads=reading_threads(data.threads, workers=data.workers),
         storage=data.storage,
         options=ReadOptions(texts_may_lack=not setup.data.tokenizer.has_labels, allow_pipes=data.allow_pipes),
     )

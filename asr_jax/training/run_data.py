@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from asr_jax.audio.augmentation import AudioAugmentation
 from asr_jax.audio.sounds import read_sounds
 from asr_jax.config import Experiment, Training, load_experiment, of_run
+from asr_jax.core.environment import reading_threads
 from asr_jax.core.errors import UserError, nearest
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import num_row_devices
@@ -178,7 +179,9 @@ def plan_train(
 def _sounds(experiment: Experiment) -> dict[str, np.ndarray]:
     """Returns the recordings that augmentations add."""
     of_audio = [each for each in experiment.model.augment if isinstance(each, AudioAugmentation)]
-    return read_sounds(of_audio, rate_hz=experiment.model.front_end.rate_hz, threads=experiment.data.num_threads)
+    return read_sounds(
+        of_audio, rate_hz=experiment.model.front_end.rate_hz, threads=reading_threads(experiment.data.threads)
+    )
 
 
 def validation_limits(train: PlannedData, training: Training, data: Data) -> BatchLimits:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from asr_jax.core.environment import reading_threads
 from asr_jax.core.errors import RunError
 from asr_jax.core.layout import Layout
 from asr_jax.core.meshes import global_batch
@@ -192,7 +193,7 @@ class Validator:
         setup = self._setup
         if not self._losses or not setup.data.for_losses:
             return {}
-        threads = setup.experiment.data.num_threads
+        threads = reading_threads(setup.experiment.data.threads)
         figures, rejected, differing = measure(
             self._losses, weights, setup.data.for_losses, threads=threads, is_stopped=is_stopped
         )
@@ -211,7 +212,7 @@ class Validator:
         if not self._decoders:
             return {}
         primary, *others = self._decoders.values()
-        threads = setup.experiment.data.num_threads
+        threads = reading_threads(setup.experiment.data.threads)
         trained = replace(self._trained, variables=weights)
         found = recognise_all(trained, primary, setup.data.validation, threads=threads, is_stopped=is_stopped)
         counts = scored(setup.data.validation, found, setup.data.tokenizer)
@@ -231,7 +232,7 @@ class Validator:
     def _rates(self, trained: Trained, decoder: Decoder, is_stopped: Callable[[], bool]) -> dict[str, Any]:
         """Returns the error rates of another head than the primary one, over all sets."""
         setup = self._setup
-        threads = setup.experiment.data.num_threads
+        threads = reading_threads(setup.experiment.data.threads)
         found = recognise_all(trained, decoder, setup.data.validation, threads=threads, is_stopped=is_stopped)
         figures = _figures(scored(setup.data.validation, found, setup.data.tokenizer))
         return {name: figures[name] for name in OF_HEADS} | {"decoding": decoder.search.decoding.digest()}

@@ -83,7 +83,9 @@ def test_a_folder_that_is_not_shared_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "on_main", lambda function: function())
     monkeypatch.setattr(processes, "_wait_for_all", lambda: None)
     monkeypatch.setattr(processes, "gathered", lambda is_there: [is_there, False, is_there])
-    with pytest.raises(UserError, match=rf"NAME {tmp_path}/new: process 1 has another folder .* all processes share"):
+    with pytest.raises(
+        UserError, match=rf"NAME {tmp_path}/new: .* do not find \(processes 1\); expected a folder that all"
+    ):
         check_shared(tmp_path / "new", "NAME")
     monkeypatch.setattr(processes, "gathered", lambda is_there: [is_there] * 3)
     check_shared(tmp_path / "new", "NAME")

@@ -187,5 +187,6 @@ def test_which_lines_are_problems():
         "E0000 cuda_dnn.cc:8498] Unable to register cuDNN factory: it has already been registered",
         "I0000 cpu_feature_guard.cc:1] This TensorFlow binary is optimized to use available CPU instructions",
         "Note: Trying to resync...",
+        "E1130 cuda_timer.cc:86] Delay kernel timed out: measured time has sub-optimal accuracy.",
     ]
     assert problem_lines([*problems, *harmless]) == problems

@@ -48,13 +48,13 @@ def test_pruning_selects_equal_values_with_a_product() -> None:
 
 @pytest.mark.parametrize(("platform", "scatters"), [("cpu", True), ("cuda", False), ("tpu", False)])
 def test_only_cpus_scatter(platform, scatters) -> None:
-    def gradient(table, values):
-        def loss(table, values):
-            log_probs, of_labels = pruned_transducer.simple_log_probs(values, jnp.ones((2, 5, 7)), LABELS, blank_id=0)
-            return look_up(table, LABELS).sum() + log_probs.sum() + of_labels.sum()
+    def gradient(table, acoustic, language):
+        def loss(table, *parts):
+            blank, label = pruned_transducer.simple_log_probs(*parts, LABELS, blank_id=0, language_scale=0.25)
+            return look_up(table, LABELS).sum() + blank.sum() + label.sum()
 
-        return jax.grad(loss, (0, 1))(table, values)
+        return jax.grad(loss, (0, 1, 2))(table, acoustic, language)
 
-    shapes = [jax.ShapeDtypeStruct(size, jnp.float32) for size in ((7, 5), (2, 6, 7))]
+    shapes = [jax.ShapeDtypeStruct(size, jnp.float32) for size in ((7, 5), (2, 6, 7), (2, 5, 7))]
     text = jax.jit(gradient).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
     assert ("scatter" in text) == scatters

@@ -28,7 +28,7 @@ from tyro.conf import Positional, arg
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.cli.recognition_options import RecognitionOptions, decoding_in, load, parse_recognition
-from asr_jax.core.environment import READING_THREADS
+from asr_jax.core.environment import reading_threads
 from asr_jax.core.errors import RunError, UserError
 from asr_jax.core.files import check_writable, write_whole
 from asr_jax.core.flags import MAY_BE_EMPTY
@@ -189,7 +189,7 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
                 warm_ups=warm_ups,
                 repeats=options.repeats or measured,
                 workers=options.workers,
-                threads=options.threads or READING_THREADS,
+                threads=reading_threads(options.threads or 0, workers=options.workers),
             )
             if manifest not in found:
                 for line in figures["rejected"]:

@@ -21,6 +21,7 @@ from asr_jax.cli.benchmark.systems import peak_bytes, tokenizer_without_data
 from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.devices import devices
+from asr_jax.core.environment import reading_threads
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.targets import accelerator_of
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -85,7 +86,7 @@ def synthetic_case(
         make_recipe(experiment, model, RunLength(10 * SETTLED, SETTLED)),
         tuple(Bucket(size, min(labels, int(model.output_length(size)) // 2), rows, size) for size in lengths),
         scale,
-        read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=experiment.data.num_threads),
+        read_sounds(of_audio, rate_hz=front_end.rate_hz, threads=reading_threads(experiment.data.threads)),
         experiment.seed,
     )
     return case, [noise_of(shape, scale, labels_of(tokenizer)) for shape in case.buckets]
@@ -120,7 +121,9 @@ def loaded_groups(experiment: Experiment) -> Iterator[tuple[UpdateCase, Iterator
     plan, data, accumulation = setup.data.train.plan, experiment.data, experiment.training.accumulate
     case = UpdateCase(setup.recipe, plan.buckets, setup.data.train.index.scale, setup.data.sounds, experiment.seed)
     source = BatchSource(setup.data.train.index, plan)
-    with open_batches(source, workers=data.workers, threads=data.num_threads) as batches:
+    with open_batches(
+        source, workers=data.workers, threads=reading_threads(data.threads, workers=data.workers)
+    ) as batches:
         each = ((plan.buckets[loaded.bucket], loaded.batch) for loaded in batches)
         yield case, iter(lambda: list(itertools.islice(each, accumulation)), [])
 

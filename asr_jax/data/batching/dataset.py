@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Int
 
 from asr_jax.audio.features import FrontEnd
-from asr_jax.core.environment import READING_THREADS
 from asr_jax.core.errors import UserError
 from asr_jax.core.paths import UserPath
 from asr_jax.core.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, above, between, settings
@@ -107,12 +106,7 @@ class Data:
     workers: NonNegativeInt = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
     threads: NonNegativeInt = 0
-    """Number of reading threads per process. 0: one for each core, at most 8; two with `workers`."""
-
-    @property
-    def num_threads(self) -> int:
-        """Number of reading threads per process, at least 1."""
-        return self.threads or (2 if self.workers else READING_THREADS)
+    """Number of reading threads per process. 0: one for each core, at most 8; two in each of several `workers`."""
 
     def problems(self) -> Iterator[str]:
         """Yields a message for each value that does not fit the others."""

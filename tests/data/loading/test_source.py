@@ -15,6 +15,7 @@ import soundfile
 from recordings import noise
 
 from asr_jax.audio.io import read_audio, write_flac
+from asr_jax.core.environment import NUM_CORES, READING_THREADS, reading_threads
 from asr_jax.core.layout import Layout
 from asr_jax.data.batching.batch_plan import BatchPlan
 from asr_jax.data.batching.batching import Batching
@@ -342,3 +343,17 @@ def test_columns_that_are_kept_travel_as_the_names_of_their_files(tmp_path: Path
     assert len(pickled) < 10_000
     again: BatchSource = pickle.loads(pickled)
     assert identical(again[0], BatchSource(index, plan)[0])
+
+
+def test_threads_follow_cores_and_workers() -> None:
+    assert reading_threads(5) == reading_threads(5, workers=3) == 5
+    assert reading_threads(0, workers=3) == 2
+    assert reading_threads(0) == READING_THREADS == min(NUM_CORES, 8)
+
+
+@pytest.mark.slow
+def test_workers_leave_gpus_alone() -> None:
+    code = "import jax\nfrom asr_jax.data.loading import source\nsource._begin_worker(0, 1)\nprint(jax.config.jax_platforms)"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "cpu\n"
