@@ -353,7 +353,8 @@ def test_threads_follow_cores_and_workers() -> None:
 
 @pytest.mark.slow
 def test_workers_leave_gpus_alone() -> None:
-    code = "import jax\nfrom asr_jax.data.loading import source\nsource._begin_worker(0, 1)\nprint(jax.config.jax_platforms)"
+    lines = ("import jax", "from asr_jax.data.loading import source", "source._begin_worker(0, 1)")
+    code = "\n".join((*lines, "print(jax.config.jax_platforms)"))
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "cpu\n"
