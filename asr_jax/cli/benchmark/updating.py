@@ -31,7 +31,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
-from asr_jax.training.programs import compile_steps
+from asr_jax.training.programs import CompiledSteps, compile_steps
 from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
@@ -40,8 +40,8 @@ SETTLED = 30_000
 """Number of updates after which the schedules of dropout and layer skipping have ended."""
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
-TRACED = 3
-"""Number of updates of a trace."""
+TRACED, PROGRAM = 3, ".hlo.txt"
+"""Number of updates of a trace, and end of the names of the texts of their programs."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,15 @@ def time_updates(
     """Measures updates, with several of them in flight as in training.
 
     Args:
-        trace: Folder to write an XLA trace of three more updates to. None: no trace.
+        trace: Folder to write an XLA trace of three more updates to, with the texts of their programs. None: no trace.
 
     Returns:
-        Seconds of each update, throughput, the share of the time that was spent waiting for the loader, TFLOP/s of
-        products on a device, their share of the device's peak rate if that is known, and memory.
+        Seconds of compilation and of each update, throughput, the share of the time that was spent waiting for the
+        loader, TFLOP/s of products on a device, their share of the device's peak rate if that is known, and memory.
     """
-    mesh, before = data_mesh(num_devices), peak_bytes() or 0
-    update, table = _compiled(case, mesh, accumulation)
+    mesh, before, begun = data_mesh(num_devices), peak_bytes() or 0, time.perf_counter()
+    update, steps = _compiled(case, mesh, accumulation)
+    compile_s, table = time.perf_counter() - begun, dict(zip(steps.gradient, steps.table, strict=True))
     under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()
     while len(done) < warm_ups + updates:
         begun = time.perf_counter()
@@ -160,6 +161,8 @@ def time_updates(
         options.python_tracer_level = 0
         with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
             jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
+        for number, program in enumerate((*steps.gradient.values(), steps.apply_update)):
+            (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
     measured, update_s = done[warm_ups:], np.diff([each.end_s for each in done[warm_ups - 1 :]])
     total_s, batches = float(update_s.sum()), updates * accumulation
     utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
@@ -167,6 +170,7 @@ def time_updates(
     return {
         "devices": num_devices,
         "accumulation": accumulation,
+        "compile_s": compile_s,
         "update_s": update_s.tolist(),
         "batch_s": total_s / batches,
         "rows_of_a_device": utterances / batches / num_devices,
@@ -184,8 +188,8 @@ def time_updates(
     }
 
 
-def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
-    """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
+def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, CompiledSteps]:
+    """Function that dispatches an update and returns its report; and the programs."""
     lowered = lower_initial_state(case.recipe, seed=case.seed)
     shapes = abstract_state(lowered, mesh)
     steps = compile_steps(
@@ -201,7 +205,7 @@ def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dic
         state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         return report
 
-    return update, dict(zip(steps.gradient, steps.table, strict=True))
+    return update, steps
 
 
 def _ended(report: Any, group: Group, *, per_s: float, table: dict[Bucket, dict[str, Any]]) -> Done:
