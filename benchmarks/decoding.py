@@ -3,6 +3,9 @@
 The first minutes of the manifest's audio are written in each format, and read as the loader reads them: int16 samples
 at 16 kHz. A speed is seconds of audio per second. With one thread, it is per second of processor time, which other
 processes of the machine disturb least; with more, per second of the clock.
+
+`--copy FOLDER` instead copies the manifests of the folder of MANIFEST and their audio, in FLAC, to FOLDER/manifests and
+FOLDER/audio.
 """
 
 import argparse
@@ -57,12 +60,14 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5, help="repetitions, whose median counts: %(default)s")
     parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--copy", type=Path, metavar="FOLDER", help="only copy the audio in FLAC to this new folder")
     given = parser.parse_args()
+    if given.copy:
+        copied(given.data.parent, given.copy)
+        return
     audio = first_minutes(given.data, given.minutes)
     seconds = sum(map(len, audio)) / RATE_HZ
-    figures: dict[str, Any] = {
-        "machine": {"device": "cpu", "cores": os.cpu_count()}, "minutes": round(seconds / 60, 1), "formats": [],
-    }  # fmt: skip
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "minutes": round(seconds / 60, 1), "formats": []}
     for each in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             paths = written(audio, each, Path(folder))
@@ -84,6 +89,29 @@ def first_minutes(manifest: Path, minutes: float) -> list[Int16[np.ndarray, " S"
         found.append(Location.parse(utterance.location).audio(rate_hz=RATE_HZ))
         total += len(found[-1])
     return found
+
+
+def copied(manifests: Path, folder: Path) -> None:
+    """Copies JSON-lines manifests and their audio, which is written as FLAC.
+
+    Args:
+        manifests: Folder of the manifests; their `audio_path` is relative to the folder that contains it.
+        folder: New folder.
+    """
+    (folder / "manifests").mkdir(parents=True)
+    (folder / "audio").mkdir()
+    for manifest in sorted(manifests.glob("*.jsonl")):
+
+        def copy(line: str) -> str:
+            entry = json.loads(line)
+            samples = Location(str(manifests.parent / entry["audio_path"])).audio(rate_hz=RATE_HZ)
+            entry["audio_path"] = f"audio/{Path(entry['audio_path']).stem}.flac"
+            soundfile.write(folder / entry["audio_path"], samples, RATE_HZ, subtype="PCM_16")
+            return json.dumps(entry)
+
+        with ThreadPoolExecutor() as pool:
+            lines = list(pool.map(copy, manifest.read_text(encoding="utf-8").splitlines()))
+        write_whole(folder / "manifests" / manifest.name, "\n".join(lines) + "\n")
 
 
 def written(audio: Sequence[Int16[np.ndarray, " S"]], of: Format, folder: Path) -> list[Path]:
