@@ -46,7 +46,7 @@ def experiment() -> Experiment:
             validation=(f"{MANIFESTS}/validation.jsonl",),
             tokenizer=TokenizerSettings(kind="sentencepiece", vocab_size=256),
             filters=Filters(min_duration_s=1.0, max_duration_s=20.0),
-            batching=Batching.planned(num_buckets=4, seconds=600.0, row_multiple=8),
+            batching=Batching.planned(num_buckets=4, seconds=600.0, row_multiple=4),
             speeds=(0.9, 1.0, 1.1),
             workers=12,
         ),
