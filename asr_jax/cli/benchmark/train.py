@@ -139,7 +139,7 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                 times["trace"] = options.trace
             if options.synthetic is None:
                 with updating.loaded_groups(settings) as (case, groups):
-                    yield updating.time_updates(case, groups, **times)
+                    yield from updating.time_updates(case, groups, **times)
             else:
                 case, batches = updating.synthetic_case(
                     settings,
@@ -149,7 +149,7 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                     vocabulary=options.vocabulary,
                 )
                 groups = updating.synthetic_groups(case, batches, accumulation)
-                yield updating.time_updates(case, groups, **times)
+                yield from updating.time_updates(case, groups, **times)
 
 
 def summary(folder: Path) -> dict[str, list[dict[str, Any]]]:

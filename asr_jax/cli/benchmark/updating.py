@@ -134,13 +134,13 @@ def time_updates(
     warm_ups: int,
     updates: int,
     trace: Path | None = None,
-) -> dict[str, Any]:
-    """Measures updates, with several of them in flight as in training.
+) -> Iterator[dict[str, Any]]:
+    """Measures updates, with several of them in flight as in training, and yields their figures. A trace follows.
 
     Args:
         trace: Folder to write an XLA trace of three more updates to, with the texts of their programs. None: no trace.
 
-    Returns:
+    Yields:
         Seconds of compilation and of each update, throughput, the share of the time that was spent waiting for the
         loader, TFLOP/s of products on a device, their share of the device's peak rate if that is known, and memory.
     """
@@ -156,18 +156,11 @@ def time_updates(
         if len(under_way) > IN_FLIGHT:
             done.append(_ended(*under_way.popleft(), per_s=case.scale.per_s, table=table))
     jax.block_until_ready(list(under_way))
-    if trace:
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
-            jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
-        for number, program in enumerate((*steps.gradient.values(), steps.apply_update)):
-            (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
     measured, update_s = done[warm_ups:], np.diff([each.end_s for each in done[warm_ups - 1 :]])
     total_s, batches = float(update_s.sum()), updates * accumulation
     utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
     tflops, known = sum(each.flops for each in measured) / total_s / 1e12, accelerator_of(devices()[0].device_kind)
-    return {
+    yield {
         "devices": num_devices,
         "accumulation": accumulation,
         "compile_s": compile_s,
@@ -186,6 +179,13 @@ def time_updates(
         "parameters": next(iter(table.values()))["parameters"],
         "voided": sum(not each.applied for each in measured),
     }
+    if trace:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
+            jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
+        for number, program in enumerate((*steps.gradient.values(), steps.apply_update)):
+            (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
 
 
 def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, CompiledSteps]:

@@ -53,8 +53,8 @@ def test_warm_ups_are_left_out_and_waiting_is_counted():
             yield group
 
     def measured(delays):
-        return updating.time_updates(
-            case, slow(delays), num_devices=1, accumulation=1, warm_ups=3, updates=4
+        return next(
+            updating.time_updates(case, slow(delays), num_devices=1, accumulation=1, warm_ups=3, updates=4)
         )  # fmt: skip
 
     found = measured(itertools.chain([0.0, 0.0, 1.0], itertools.repeat(0.05)))
