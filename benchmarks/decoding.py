@@ -5,7 +5,7 @@ at 16 kHz. A speed is seconds of audio per second. With one thread, it is per se
 processes of the machine disturb least; with more, per second of the clock.
 
 `--copy FOLDER` instead copies the manifests of the folder of MANIFEST and their audio, in FLAC, to FOLDER/manifests and
-FOLDER/audio.
+FOLDER/audio. `--share` copies a part of each set.
 """
 
 import argparse
@@ -61,9 +61,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="repetitions, whose median counts: %(default)s")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--copy", type=Path, metavar="FOLDER", help="only copy the audio in FLAC to this new folder")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of each set to copy, evenly spaced: %(default)s"
+    )
     given = parser.parse_args()
     if given.copy:
-        copied(given.data.parent, given.copy)
+        copied(given.data.parent, given.copy, given.share)
         return
     audio = first_minutes(given.data, given.minutes)
     seconds = sum(map(len, audio)) / RATE_HZ
@@ -91,12 +94,13 @@ def first_minutes(manifest: Path, minutes: float) -> list[Int16[np.ndarray, " S"
     return found
 
 
-def copied(manifests: Path, folder: Path) -> None:
+def copied(manifests: Path, folder: Path, share: float = 1.0) -> None:
     """Copies JSON-lines manifests and their audio, which is written as FLAC.
 
     Args:
         manifests: Folder of the manifests; their `audio_path` is relative to the folder that contains it.
         folder: New folder.
+        share: Share of the utterances of each manifest that are copied, evenly spaced.
     """
     (folder / "manifests").mkdir(parents=True)
     (folder / "audio").mkdir()
@@ -109,8 +113,10 @@ def copied(manifests: Path, folder: Path) -> None:
             soundfile.write(folder / entry["audio_path"], samples, RATE_HZ, subtype="PCM_16")
             return json.dumps(entry)
 
+        lines = manifest.read_text(encoding="utf-8").splitlines()
+        lines = [line for i, line in enumerate(lines) if int((i + 1) * share) > int(i * share)]
         with ThreadPoolExecutor() as pool:
-            lines = list(pool.map(copy, manifest.read_text(encoding="utf-8").splitlines()))
+            lines = list(pool.map(copy, lines))
         write_whole(folder / "manifests" / manifest.name, "\n".join(lines) + "\n")
 
 

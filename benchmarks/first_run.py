@@ -55,6 +55,7 @@ def main() -> None:
         *("--config", "configs/read_speech.py", "--data.train", given.data / "train.jsonl"),
         *("--data.validation", given.data / "val.jsonl", "--training.precision", "bf16", "--updates", updates),
         *("--training.validation.every", updates // 2, "--training.log-every", max(1, updates // 20)),
+        *("--training.validation.live", False),
         # Each bucket is a program, and the first compilation takes most of the time.
         *("--data.batching.budget", 20 if given.smoke else 160, "--data.batching.num-buckets", 2),
     ]
