@@ -138,9 +138,9 @@ def parts(data: Path | None, smoke: bool) -> Iterator[Part]:
              *json_of("showing")),
             ("--smoke",), call=2,
         )  # fmt: skip
-    yield from inference("fastconformer", data, json_of)
+    yield inference("fastconformer", data, smoke, json_of("inference_fastconformer"))
     yield training("wav2vec2_pretrain", data, smoke, json_of("train_wav2vec2_pretrain"))
-    yield from inference("transducer", data, json_of)
+    yield inference("transducer", data, smoke, json_of("inference_transducer"))
     yield Part("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/test_gpu.py"))
     for precision in ("bf16", "f32"):
         name = f"kernels_{precision}"
@@ -151,7 +151,7 @@ def parts(data: Path | None, smoke: bool) -> Iterator[Part]:
         )  # fmt: skip
     for family in OTHER_FAMILIES:
         yield training(family, data, smoke, json_of(f"train_{family}"))
-    yield from inference("conformer", data, json_of)
+    yield inference("conformer", data, smoke, json_of("inference_conformer"))
     yield Part(
         "frontend", 40,
         ("-m", "benchmarks.front_ends", "--seconds", "20", "--rows", "64", *json_of("frontend")),
@@ -188,19 +188,18 @@ RECOGNISED = {
 """Config, flags, and flags for --smoke, of each greedy recognition."""
 
 
-def inference(name: str, data: Path | None, json_of: Callable[[str], tuple[str, str]]) -> Iterator[Part]:
-    """Yields the part of a greedy recognition: from files to texts, or of noise if there is no speech."""
+def inference(name: str, data: Path | None, smoke: bool, json_of: tuple[str, str]) -> Part:
+    """Returns the part of a greedy recognition: from files to texts, or of noise if there is no speech."""
     config, options, tiny = RECOGNISED[name]
-    read: tuple[str, ...] = ("--seconds", "16.7", "--steps", "30")
-    few: tuple[str, ...] = ("--seconds", "1", "--steps", "1", "--warm-ups", "1")
+    what: tuple[str, ...] = "--seconds", "16.7", "--steps", "30"
     if data:
-        read = "--data", str(data / "train.jsonl"), "--workers", "12", "--repeats", "2", "--warm-up-repeats", "1"
-        few = "--data", str(data / "test.jsonl"), "--workers", "1", "--repeats", "1"
-    yield Part(
+        files = str(data / ("test.jsonl" if smoke else "train.jsonl"))
+        what = "--data", files, "--workers", "12", "--repeats", "2", "--warm-up-repeats", "1"
+    return Part(
         f"inference_{name}", LIMIT_S,
-        ("-m", "asr_jax.benchmark", "inference", "--config", f"configs/{config}.py", "--batch-sizes", "64", "256",
-         "--precision", "bf16", *read, *options, *json_of(f"inference_{name}")),
-        ("--batch-sizes", "4", *few, *tiny),
+        ("-m", "asr_jax.benchmark", "inference", "--config", f"configs/{config}.py", "--batch-sizes",
+         *(("4",) if smoke else ("64", "256")), "--precision", "bf16", *what, *options, *json_of),
+        ("--workers", "1", *tiny),
     )  # fmt: skip
 
 

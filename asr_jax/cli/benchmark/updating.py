@@ -184,7 +184,8 @@ def time_updates(
         options.python_tracer_level = 0
         with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
             jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
-        for number, program in enumerate((*steps.gradient.values(), steps.apply_update)):
+        programs: list[Any] = [*steps.executables.values(), steps.apply_update]
+        for number, program in enumerate(programs):
             (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
 
 
