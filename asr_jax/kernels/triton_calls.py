@@ -21,8 +21,9 @@ _PARAMETERS = inspect.signature(jax_triton.triton_call).parameters
 _OUT = "out_type" if "out_type" in _PARAMETERS else "out_shape"
 
 # The rule of jax-triton 0.4.1 for calls whose outputs are not used has the arguments of an earlier JAX, and fails in
-# JAX 0.12. Without it, JAX's own rule removes such calls.
-triton_lib.pe.dce_rules.pop(triton_lib.triton_kernel_call_p, None)
+# JAX 0.12. Without it, JAX's own rule removes such calls. jax-triton 0.3.1 has none.
+if hasattr(triton_lib, "pe"):
+    triton_lib.pe.dce_rules.pop(triton_lib.triton_kernel_call_p, None)
 # Triton warns if this is not set. 1 is the default of all its versions until 3.9.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
