@@ -342,8 +342,9 @@ def prepared(smoke: bool) -> dict[str, str]:
     paths = [str(ROOT), *([str(packages)] if packages.exists() else []), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
     environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # JAX refuses to start if both names are set
-    if smoke:
-        return environment | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    if smoke:  # with the two threads of two cores, convolutions of JAX 0.11.2 have waited for each other forever
+        of_cpu = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0", "NPROC": "8"}
+        return environment | of_cpu
     return environment | {"JAX_PLATFORMS": "cuda,cpu"}
 
 
