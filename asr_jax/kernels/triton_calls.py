@@ -54,6 +54,8 @@ def triton_call(*arguments: Any, kernel: Any, out: Any, grid: tuple[int, ...], *
         options = {"compute_capability": capability} | options
     if "backend_options" in _PARAMETERS:
         options = {"backend_options": {"ptx_version": PTX_VERSION}} | options
+    else:  # jax-triton 0.3.1 passes Python's numbers as float64
+        arguments = tuple(np.float32(each) if isinstance(each, float) else each for each in arguments)
     places = [place for place, each in enumerate(arguments) if isinstance(each, jax.Array | np.ndarray)]
 
     @jax.custom_batching.sequential_vmap  # jax-triton has no rule for vmap
