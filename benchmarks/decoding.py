@@ -3,6 +3,9 @@
 The first minutes of the manifest's audio are written in each format, and read as the loader reads them: int16 samples
 at 16 kHz. A speed is seconds of audio per second. With one thread, it is per second of processor time, which other
 processes of the machine disturb least; with more, per second of the clock.
+
+`--copy FOLDER` instead copies the manifests of the folder of MANIFEST and their audio, in FLAC, to FOLDER/manifests and
+FOLDER/audio. `--share` copies a part of each set.
 """
 
 import argparse
@@ -60,9 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     audio = first_minutes(given.data, given.minutes)
     seconds = sum(map(len, audio)) / RATE_HZ
-    figures: dict[str, Any] = {
-        "machine": {"device": "cpu", "cores": os.cpu_count()}, "minutes": round(seconds / 60, 1), "formats": [],
-    }  # fmt: skip
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "minutes": round(seconds / 60, 1), "formats": []}
     for each in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             paths = written(audio, each, Path(folder))

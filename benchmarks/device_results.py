@@ -26,6 +26,7 @@ from asr_jax.core.files import write_whole
 from asr_jax.core.programs import SOURCES
 from asr_jax.core.targets import name_of
 from asr_jax.kernels.implementations import FASTEST, KERNELS, SELECTABLE
+from benchmarks.gpu_check import planned_batch
 
 RESULTS = Path(__file__).with_name("results")
 TEXTS = TESTS, OMITTED = "tests.txt", "omitted.txt"
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def collect(parts: Path, out: Path) -> Path:
-    """Writes the figures of a device to one file.
+    """Writes the figures of a device to one file. Those of a training have the memory that was planned for an H100.
 
     Args:
         parts: Folder of JSON files of benchmarks, of one device.
@@ -79,8 +80,10 @@ def collect(parts: Path, out: Path) -> Path:
         except ValueError:
             omitted.append(f"{path.stem}: {path.name} is not JSON")
             continue
-        machine = found.get("machine", {})
-        devices.add(found.get("device") or machine.get("device", ""))
+        if kind := found.get("device") or found.get("machine", {}).get("device"):
+            devices.add(kind)
+        if plan := planned(path.stem.removeprefix("train_")):
+            found["planned_for_h100"] = plan
         figures[path.stem] = _without_times(found)
     if len(devices) != 1:
         names = ", ".join(sorted(devices)) or "no device"
@@ -102,19 +105,31 @@ def collect(parts: Path, out: Path) -> Path:
     return path
 
 
+def planned(config: str) -> dict[str, Any] | None:
+    """Returns rows, seconds and memory of the largest batch that was compiled for an H100; None if there is none."""
+    batch = planned_batch(config)
+    return batch and {name: batch[name] for name in ("rows", "seconds")} | {"bytes": round(batch["memory GB"] * 1e9)}
+
+
 def machine(data: str) -> dict[str, Any]:
     """Returns the device, its clocks and memory, the versions of packages and the speech that was found."""
     import jax
 
-    fields = "name,memory.total,driver_version,clocks.max.sm,clocks.max.memory,power.limit"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    wanted = ("jax", "jaxlib", "jax-cuda13-plugin", "flax", "numpy", "triton", "jax-triton", "torch", "grain")
+    fields = (
+        "name,memory.total,driver_version,clocks.max.sm,clocks.max.memory,clocks.sm,clocks.mem,power.limit,"
+        "temperature.gpu,compute_mode"
+    )
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]
+    wanted = (
+        "jax", "jaxlib", "jax-cuda13-plugin", "flax", "optax", "orbax-checkpoint", "numpy", "triton", "jax-triton",
+        "torch", "torchaudio", "transformers", "grain",
+    )  # fmt: skip
     manifests = sorted(Path(data).glob("*.jsonl"))
     entries = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in manifests}
     return {
         "device": jax.devices()[0].device_kind, "devices": len(jax.devices()), "cores": os.cpu_count(),
         "memory": jax.devices()[0].memory_stats(), "python": sys.version.split()[0],
-        "nvidia_smi": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+        "nvidia_smi": subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
         if shutil.which("nvidia-smi") else None,
         "versions": {name: each.version for each in distributions() if (name := each.metadata["Name"]) in wanted},
         "speech": {name: {"utterances": len(each), "hours": round(sum(e["duration"] for e in each) / 3600, 2)}

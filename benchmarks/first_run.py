@@ -2,20 +2,23 @@
 
 Trains a small Zipformer with CTC in bfloat16, kills a second run with the same settings after a checkpoint, continues
 it, and compares all arrays of the last checkpoints and the losses bit by bit. Then evaluates the checkpoint on the
-device and on the CPU, and compares the texts. `--deterministic` sets `--xla_gpu_deterministic_ops`. OUT is written
-after each step.
+device and on the CPU, and compares the texts. With `--deterministic`, XLA has `--xla_gpu_deterministic_ops`, and both
+runs use the compiled programs in FOLDER/compiled, because XLA may choose other kernels in each compilation. Otherwise,
+each run has its own programs, as by default, and the figures say whether the runs are equal nevertheless. OUT is
+written after each step.
 """
 
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from asr_jax.core.files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -26,21 +29,30 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of train.jsonl, val.jsonl and test.jsonl")
     parser.add_argument("--folder", type=Path, required=True, help="folder for the runs, which are new")
     parser.add_argument("--json", type=Path, required=True, help="file for the figures")
-    parser.add_argument("--updates", type=int, default=400, help="updates of each run: %(default)s")
-    parser.add_argument("--deterministic", action="store_true", help="set XLA's deterministic operations for GPUs")
+    parser.add_argument("--updates", type=int, default=150, help="updates of each run: %(default)s")
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="set XLA's deterministic operations for GPUs, and one folder of programs",
+    )
     parser.add_argument("--smoke", action="store_true", help="train 6 updates")
     given = parser.parse_args()
     updates = 6 if given.smoke else given.updates
     environment = dict(os.environ)
-    if given.deterministic and not given.smoke:
+    compiled = given.folder / "compiled"
+    if given.deterministic:
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(compiled.absolute())
         environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
-    figures: dict[str, Any] = {"device": device(), "updates": updates, "xla_flags": environment.get("XLA_FLAGS", "")}
+    figures: dict[str, Any] = {
+        "device": device(), "updates": updates, "xla_flags": environment.get("XLA_FLAGS", ""),
+        "compiled": os.path.relpath(compiled, ROOT) if given.deterministic else "RUN/compiled",
+    }  # fmt: skip
 
     def step(name: str, action: Callable[[], Any]) -> Any:
         began = time.monotonic()
         figures[name] = action()
         figures[f"{name}_s"] = round(time.monotonic() - began, 1)
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write_whole(given.json, json.dumps(figures, indent=1) + "\n")
         print(f"first_run: {name}: {figures[name]}", flush=True)
         return figures[name]
 
@@ -49,7 +61,9 @@ def main() -> None:
         *("--config", "configs/read_speech.py", "--data.train", given.data / "train.jsonl"),
         *("--data.validation", given.data / "val.jsonl", "--training.precision", "bf16", "--updates", updates),
         *("--training.validation.every", updates // 2, "--training.log-every", max(1, updates // 20)),
-        *("--data.batching.budget", 20 if given.smoke else 160),
+        *("--training.validation.live", False),
+        # Each bucket is a program, and compilation takes most of the time.
+        *("--data.batching.budget", 20 if given.smoke else 160, "--data.batching.num-buckets", 1),
     ]
     step("unbroken", lambda: trained(unbroken, options, environment))
     step("killed", lambda: killed_after_a_checkpoint(killed, options, environment))
@@ -94,13 +108,11 @@ def trained(run: Path, options: list[Any], environment: dict[str, str]) -> dict[
 
 def killed_after_a_checkpoint(run: Path, options: list[Any], environment: dict[str, str]) -> dict[str, Any]:
     """Kills the run with SIGKILL once it has trained on after its first checkpoint."""
-    process = subprocess.Popen(
-        command("train", *options, "--run-dir", run), cwd=ROOT, env=environment, start_new_session=True
-    )
+    process = subprocess.Popen(command("train", *options, "--run-dir", run), cwd=ROOT, env=environment)
     while process.poll() is None:
         saved, steps = events(run, "checkpoint_saved"), events(run, "train_step")
-        if saved and steps[-1]["update"] > saved[0]["update"]:
-            os.killpg(process.pid, signal.SIGKILL)
+        if saved and steps and steps[-1]["update"] > saved[0]["update"]:
+            process.kill()
             process.wait()
             return {"saved": saved[0]["update"], "killed_after": steps[-1]["update"]}
         time.sleep(0.05)

@@ -1,10 +1,11 @@
 """Registers, shared memory and VMEM of the package's kernels: `python benchmarks/kernel_resources.py [--json OUT]`.
 
 Compiles each operation of `asr_jax.benchmark kernels`, with its gradient if it has one, in float32 and bfloat16, for
-devices that are absent. Triton's kernels are assembled by the ptxas of CUDA's wheels, which reports registers and
-spilled bytes; the size of shared memory is Triton's. For TPUs, the compiled program says how much VMEM a kernel has for
-blocks and temporary values (its scoped memory), and which of its arrays are in VMEM as a whole. Nothing is run. The
-environment needs the extras cuda12, tpu and kernels. The JSON keeps the rows of other targets and operations.
+devices that are absent. Triton's kernels are assembled by the ptxas of CUDA's wheels or of Triton, which reports
+registers and spilled bytes; the size of shared memory is Triton's. For TPUs, the compiled program says how much VMEM a
+kernel has for blocks and temporary values (its scoped memory), and which of its arrays are in VMEM as a whole. Nothing
+is run. The environment needs the extras cuda12 or cuda13, tpu and kernels. The JSON keeps the rows of other targets and
+operations.
 """
 
 import asr_jax.core.environment  # noqa: F401, I001  must be first
@@ -32,6 +33,7 @@ from asr_jax.kernels.implementations import KERNELS
 from asr_jax.observe.tables import print_table
 
 TARGETS = ("a100", "h100", "v5e")
+PTXAS = ("nvidia/cuda_nvcc/bin/ptxas", "triton/backends/nvidia/bin/ptxas")
 SIZES = {"": Sizes(), ", wide heads": Sizes(heads=4)}
 """Sizes of the operations. Those with a name are for attention alone."""
 
@@ -125,7 +127,8 @@ def assembled(ptx: str) -> dict[str, int]:
     """Returns the registers of a thread, and the bytes that it writes to memory because it lacks registers."""
     architecture = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     assert architecture
-    (ptxas,) = Path(sys.prefix).glob("lib/python*/site-packages/nvidia/cuda_nvcc/bin/ptxas")
+    packages = Path(sys.prefix).glob("lib/python*/site-packages")
+    ptxas = next(path for each in packages for name in PTXAS if (path := each / name).exists())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)

@@ -4,16 +4,20 @@ Measures the forward pass with the loss (in training mode), the training step (g
 median and minimum of some repetitions. Prints the floating-point operations and bytes of the step, the rates of matrix
 products and of copying on this machine in the same run, and the operations that take most of the time. The input is
 random features of full length; `benchmarks.front_ends` and `benchmarks.steps` measure front-end and augmentation. With
-`--peer`, measures the original in PyTorch in the same run, with the same number of threads, in float32, on a batch of
-the same size, in the environment of scripts/setup_reference.sh --peers. All fields of the config can be set, as
-`--field VALUE`. Absolute figures depend on the machine and its load; compare ratios.
+`--peer`, measures the original in PyTorch in the same run, on the same device, with the same number of threads, on a
+batch of the same size, in float32 or, if that is the precision of the config, in autocast to bfloat16, in the
+environment of scripts/setup_reference.sh --peers, or with this Python if there is none. All fields of the config can be
+set, as `--field VALUE`. Absolute figures depend on the machine and its load; compare ratios. FILE
+of --json is written after each measurement.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from asr_jax.cli.command_line import parse_with_experiment
 from asr_jax.core.errors import RunError, UserError
-from asr_jax.core.files import check_writable
+from asr_jax.core.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from asr_jax.config import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / ".venv-reference/bin/python"
+"""Python for the original; this Python is the other choice."""
 SIDE = ROOT / "benchmarks/model_side.py"
 PROG = "python -m benchmarks.model"
 NUM_OPERATIONS = 5
@@ -85,6 +90,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         check_writable(options.json)
 
+    from asr_jax.cli.benchmark.systems import peak_bytes
     from asr_jax.core.devices import devices
     from benchmarks.stepping import Stepping, machine_rates
 
@@ -96,19 +102,24 @@ def main(arguments: Sequence[str]) -> None:
         "precision": experiment.training.precision, "rows": options.rows, "seconds": options.seconds,
         "labels": options.labels, "views": experiment.model.views, "load": os.getloadavg(),
     }  # fmt: skip
-    figures["rates"] = machine_rates(options.repeats)
-    figures["cost"] = stepping.cost()
+
+    def keep(**more: Any) -> None:
+        figures.update(more)
+        if options.json:
+            write_whole(options.json, json.dumps(figures, indent=1) + "\n")
+
     times = stepping.times(options.repeats, settling_s=options.settling_s)
+    keep(cost=stepping.cost(), times_s=times, peak_bytes=peak_bytes())
     if options.peer:
-        figures["peer"] = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
-        _check_same_size(figures["cost"]["parameters"], figures["peer"]["parameters"])
+        theirs = {"name": peer} | _theirs(experiment, str(peer), options, stepping.num_frames)
+        _check_same_size(figures["cost"]["parameters"], theirs["parameters"])
         again = stepping.times(options.repeats, settling_s=options.settling_s)  # the load may have been higher before
         times = {name: each + again[name] for name, each in times.items()}
-    figures["times_s"] = times
-    figures["operations"] = stepping.operations(number=NUM_OPERATIONS)
+        of_peer = {name: theirs[f"{name}_s"] for name in ("forward", "step")}
+        factors = {name: median(each) / median(times[name]) for name, each in of_peer.items()}
+        keep(times_s=times, peer=theirs | {"times_of_ours": factors})
+    keep(rates=machine_rates(options.repeats), operations=stepping.operations(number=NUM_OPERATIONS))
     show(figures)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -118,6 +129,7 @@ def show(figures: dict[str, Any]) -> None:
     audio_s, cost, rates = figures["rows"] * figures["seconds"], figures["cost"], figures["rates"]
     all_times = dict(figures["times_s"])
     if peer := figures.get("peer"):
+        print(f"a step of {peer['name']} takes {peer['times_of_ours']['step']:.2f} times as long as ours")
         all_times |= {f"{peer['name']} forward": peer["forward_s"], f"{peer['name']} step": peer["step_s"]}
     rows = [
         {"part": name, "median ms": f"{1000 * median(each):.1f}", "best ms": f"{1000 * min(each):.1f}",
@@ -176,8 +188,8 @@ def _check_peer(encoder: str, peer: str | None) -> None:
         raise UserError(
             f"--peer: {encoder} has no original in benchmarks/model_side.py; expected one of {', '.join(PEERS)}"
         )
-    if not REFERENCE.exists():
-        raise UserError(f"--peer needs {REFERENCE.parent.parent}: run scripts/setup_reference.sh --peers")
+    if not REFERENCE.exists() and not importlib.util.find_spec("torch"):
+        raise UserError(f"--peer needs {REFERENCE.parent.parent}, or PyTorch: run scripts/setup_reference.sh --peers")
 
 
 def _check_same_size(ours: int, theirs: int) -> None:
@@ -247,15 +259,17 @@ def _theirs(experiment: Experiment, peer: str, options: ModelOptions, num_frames
     Raises:
         RunError: If its program fails.
     """
+    from asr_jax.core.devices import devices
+
     settings = {
         "peer": peer, "rows": options.rows, "frames": num_frames, "labels": options.labels,
         "sizes": sizes_of(experiment, peer),
         "vocabulary": options.vocabulary, "threads": os.cpu_count() or 1, "repeats": options.repeats,
         "settling_s": options.settling_s, "operations": NUM_OPERATIONS,
+        "device": "cuda" if devices()[0].platform == "gpu" else "cpu", "precision": experiment.training.precision,
     }  # fmt: skip
-    done = subprocess.run(
-        [str(REFERENCE), str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False
-    )
+    python = str(REFERENCE) if REFERENCE.exists() else sys.executable
+    done = subprocess.run([python, str(SIDE), json.dumps(settings)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(
             f"{SIDE} failed: {done.stderr.strip().splitlines()[-1:]}; run scripts/setup_reference.sh --peers if "

@@ -1,14 +1,16 @@
-"""Measures an original in PyTorch; `python -m asr_jax.benchmark model --peer` runs it in .venv-reference.
+"""Measures an original in PyTorch; `python -m benchmarks.model --peer` runs it.
 
     .venv-reference/bin/python benchmarks/model_side.py '{"peer": "quartznet", "rows": 4, "frames": 800}'
 
-Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "settling_s", "sizes", "operations"} as
-JSON from its argument; all except "peer" have defaults. Prints {"parameters", "forward_s": […], "step_s": […],
-"operations": […]} as JSON. The forward pass includes the CTC loss; the step is the forward pass, the backward pass and
-an update with AdamW. Both are in float32 and in training mode, on random features. glibc keeps freed memory as it does
-in our process. The operations are those with the largest shares of the time of a step, from PyTorch's profiler. The
-sources of the originals are loaded from .peers (scripts/setup_reference.sh --peers). Stubs below replace frameworks
-that are not installed; the modules of the originals run unchanged.
+Reads {"peer", "rows", "frames", "labels", "vocabulary", "threads", "repeats", "settling_s", "sizes", "operations",
+"device", "precision"} as JSON from its argument; all except "peer" have defaults. Prints {"parameters", "forward_s":
+[…], "step_s": […], "operations": […], "peak_bytes"} as JSON. The forward pass includes the CTC loss; the step is the
+forward pass, the backward pass and an update with AdamW. Both are in training mode, on random features; with precision
+bf16, the forward pass is in autocast. On a GPU, each time ends when the device has ended its work. glibc keeps freed
+memory as it does in our process. The operations are those with the largest shares of the time of a step, from PyTorch's
+profiler; on a GPU, they are its kernels. The sources of icefall's, NVIDIA's and NeMo's originals are loaded from .peers
+(scripts/setup_reference.sh --peers); those of transformers are installed. Stubs below replace frameworks that are not
+installed; the modules of the originals run unchanged.
 """
 
 import ast
@@ -37,6 +39,8 @@ DEFAULTS = {
     "settling_s": 0.0,
     "sizes": {},
     "operations": 5,
+    "device": "cpu",
+    "precision": "f32",
 }
 
 
@@ -224,7 +228,7 @@ class Parakeet(nn.Module):
         self.halvings = int(math.log2(config.subsampling_factor))
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        mask = torch.arange(features.shape[1])[None] < lengths[:, None]
+        mask = torch.arange(features.shape[1], device=lengths.device)[None] < lengths[:, None]
         x = self.encoder(features, attention_mask=mask).last_hidden_state
         for _ in range(self.halvings):
             lengths = (lengths - 1) // 2 + 1
@@ -241,7 +245,7 @@ class W2VBert(nn.Module):
         self.model = Wav2Vec2BertForCTC(Wav2Vec2BertConfig(**sizes, vocab_size=vocabulary))
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        mask = (torch.arange(features.shape[1])[None] < lengths[:, None]).long()
+        mask = (torch.arange(features.shape[1], device=lengths.device)[None] < lengths[:, None]).long()
         return self.model(features, attention_mask=mask).logits, self.model._get_feat_extract_output_lengths(lengths)
 
 
@@ -275,8 +279,8 @@ class Wav2Vec2(nn.Module):
             mask = source._compute_mask_indices(shape, config.mask_time_prob, config.mask_time_length, min_masks=2)
             negatives = source._sample_negative_indices(shape, config.num_negatives, mask)
             self.drawn = {
-                "mask_time_indices": torch.tensor(mask, dtype=torch.long),
-                "sampled_negative_indices": torch.tensor(negatives, dtype=torch.long),
+                "mask_time_indices": torch.tensor(mask, dtype=torch.long, device=samples.device),
+                "sampled_negative_indices": torch.tensor(negatives, dtype=torch.long, device=samples.device),
             }
         return self.model(samples[..., 0], **self.drawn).loss
 
@@ -331,29 +335,42 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], int]] = {
 """Class of each original, and the number of values of a frame of its features."""
 
 
+def ended(call: Callable[[], Any]) -> None:
+    """Calls a function, and waits until the device has ended its work."""
+    call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def seconds(call: Callable[[], Any], repeats: int, settling_s: float) -> Sequence[float]:
     settled = time.perf_counter() + settling_s
-    call()
+    ended(call)
     while time.perf_counter() < settled:
-        call()
+        ended(call)
     times = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        call()
+        ended(call)
         times.append(time.perf_counter() - begun)
     return times
 
 
-def operations(call: Callable[[], Any], *, number: int, repeats: int = 2) -> list[dict[str, Any]]:
-    """Returns names, shares of the time and calls of the operations that take the most time."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+def operations(call: Callable[[], Any], *, device: str, number: int, repeats: int = 2) -> list[dict[str, Any]]:
+    """Returns names, shares of the time and calls of the operations that take the most time; on a GPU, of its kernels.
+
+    Empty if the profiler has found none.
+    """
+    activity = torch.profiler.ProfilerActivity.CPU if device == "cpu" else torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[activity]) as profile:
         for _ in range(repeats):
-            call()
-    found = sorted(profile.key_averages(), key=lambda each: -each.self_cpu_time_total)
-    total = sum(each.self_cpu_time_total for each in found)
+            ended(call)
+    name = "self_cpu_time_total" if device == "cpu" else "self_device_time_total"
+    times = [(getattr(each, name), each) for each in profile.key_averages()]
+    total = sum(time for time, _ in times)
     return [
-        {"name": each.key, "share": each.self_cpu_time_total / total, "calls": each.count // repeats}
-        for each in found[:number]
+        {"name": each.key, "share": time / total, "calls": each.count // repeats}
+        for time, each in sorted(times, key=lambda pair: -pair[0])[:number]
+        if total
     ]
 
 
@@ -366,18 +383,21 @@ def main() -> None:
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
     make, num_values = MODELS[settings["peer"]]
-    model = make(settings["sizes"], settings["vocabulary"]).train()
+    device = settings["device"]
+    model = make(settings["sizes"], settings["vocabulary"]).train().to(device)
     rows, frames, labels = settings["rows"], settings["frames"], settings["labels"]
-    features, lengths = torch.randn(rows, frames, num_values), torch.full((rows,), frames)
-    targets = torch.randint(1, settings["vocabulary"], (rows, labels))
+    features, lengths = torch.randn(rows, frames, num_values).to(device), torch.full((rows,), frames).to(device)
+    targets = torch.randint(1, settings["vocabulary"], (rows, labels)).to(device)
+    target_lengths = torch.full((rows,), labels).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def loss() -> Tensor:
-        if getattr(model, "pretrains", False):
-            return model.loss(features)
-        logits, out_lengths = model(features, lengths)
-        log_probs = logits.log_softmax(-1).transpose(0, 1)
-        return nn.functional.ctc_loss(log_probs, targets, out_lengths, torch.full((rows,), labels), zero_infinity=True)
+        with torch.autocast(device, torch.bfloat16, enabled=settings["precision"] == "bf16"):
+            if getattr(model, "pretrains", False):
+                return model.loss(features)
+            logits, out_lengths = model(features, lengths)
+            log_probs = logits.log_softmax(-1, dtype=torch.float32).transpose(0, 1)
+            return nn.functional.ctc_loss(log_probs, targets, out_lengths, target_lengths, zero_infinity=True)
 
     def forward() -> None:
         with torch.no_grad():
@@ -390,8 +410,10 @@ def main() -> None:
 
     how = settings["repeats"], settings["settling_s"]
     times = {"forward_s": seconds(forward, *how), "step_s": seconds(step, *how)}
-    largest = operations(step, number=settings["operations"])
-    print(json.dumps({"parameters": sum(p.numel() for p in model.parameters())} | times | {"operations": largest}))
+    largest = operations(step, device=device, number=settings["operations"])
+    found = {"parameters": sum(p.numel() for p in model.parameters()), **times, "operations": largest}
+    found["peak_bytes"] = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PAGES = [
 ]
 XLA = {
     "xla_force_host_platform_device_count": 2,
-    "xla_gpu_exclude_nondeterministic_ops": True,
+    "xla_gpu_deterministic_ops": True,
     "xla_gpu_first_collective_call_terminate_timeout_seconds": 600,
 }
 """Flags of XLA with a value."""

@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import regex
-from icu4py.breakers import WordBreaker
 
 IDEOGRAPHS = r"[[\p{LB=ID}\p{LB=CJ}\p{LB=NS}]&&[\p{L}\p{Nl}]]"
 AKSARAS = r"[\p{LB=AK}\p{LB=AP}\p{LB=AS}]"
@@ -125,4 +124,6 @@ def _starts(part: str) -> Iterator[int]:
             yield core.start()
         is_first = False
         if run := core["dictionary"]:
+            from icu4py.breakers import WordBreaker  # 44 MB of libraries that few languages need
+
             yield from (core.start("dictionary") + start for start, _ in list(WordBreaker(run, "root").segments())[1:])

@@ -201,6 +201,8 @@ class CompiledSteps:
     """Executables of training. A call with another shape or sharding raises an error instead of compiling."""
 
     gradient: dict[Bucket, Compiled]
+    executables: dict[Bucket, Compiled]
+    """Those of `gradient`, which also take the recordings that augmentations add."""
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""
@@ -291,6 +293,7 @@ def compile_steps(
         memory = _checked_memory(table, step.kept_bytes, mesh)
         return CompiledSteps(
             gradient={bucket: _with_sounds(program, on_device) for bucket, program in compiled.items()},
+            executables=compiled,
             apply_update=updating.result(),
             loss_terms=tuple(denominators),
             of_several=OfSeveral(

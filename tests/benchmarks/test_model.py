@@ -136,5 +136,6 @@ def test_another_model_is_not_timed_as_the_same(monkeypatch, tmp_path):
 )
 def test_what_cannot_be_measured(arguments, message, monkeypatch, tmp_path):
     monkeypatch.setattr(model, "REFERENCE", tmp_path / "python")
+    monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=message):
         model.main(arguments)

@@ -48,7 +48,8 @@ def test_a_kernel_is_the_fastest_if_it_is_in_all_operations_and_precisions(
     path = device_results.collect(tmp_path, tmp_path / "out")
     assert path.name == "v5e.json"
     assert "times_s" not in path.read_text()
-    assert device_results.fastest([json.loads(path.read_text())]) == ({"v5e": expected} if expected else {})
+    content = json.loads(path.read_text())
+    assert device_results.fastest([content]) == ({"v5e": expected} if expected else {})
 
 
 def test_figures_that_were_cut_off_select_no_kernel() -> None:
@@ -66,18 +67,21 @@ def test_parts_of_several_calls_are_joined(tmp_path: Path) -> None:
     second.mkdir()
     machine = {"machine": {"device": "NVIDIA H200"}}
     (first / "frontend.json").write_text('{"device": "NVIDIA H200", "times_s": {"icefall": 1.0}}')
+    (first / "decoding.json").write_text('{"cores": 16}')
     (first / "train_broken.json").write_text('{"machine": ')
     (first / "tests.txt").write_text(f"{PASSED}\n")
     (first / "omitted.txt").write_text("train_zipformer: no time left\n")
     content = json.loads(device_results.collect(first, out).read_text())
     assert content["omitted"] == ["train_zipformer: no time left", "train_broken: train_broken.json is not JSON"]
-    assert content["figures"] == {"frontend": {"device": "NVIDIA H200", "times_s": {"icefall": 1.0}}}
+    frontend = {"device": "NVIDIA H200", "times_s": {"icefall": 1.0}}
+    assert content["figures"] == {"decoding": {"cores": 16}, "frontend": frontend}
     (second / "train_zipformer.json").write_text(json.dumps(machine))
     path = device_results.collect(second, out)
     content = json.loads(path.read_text())
     assert path.name == "h200.json"
     assert content["omitted"] == ["train_broken: train_broken.json is not JSON"]
-    assert {*content["figures"]} == {"frontend", "train_zipformer"}
+    assert {*content["figures"]} == {"decoding", "frontend", "train_zipformer"}
+    assert content["figures"]["train_zipformer"]["planned_for_h100"] == device_results.planned("zipformer")
     assert content["tests"] == [PASSED]
     path.write_text(json.dumps(content | {"sources": "of another version"}))
     assert {*json.loads(device_results.collect(second, out).read_text())["figures"]} == {"train_zipformer"}

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,20 +106,27 @@ def main(arguments: Sequence[str]) -> None:
     )
     recognition = TimedRecognition(system, system.search())
     seconds = options.seconds or (() if options.data else SECONDS)
+
+    def keep() -> None:
+        figures["peak_bytes"], figures["machine"]["load_after"] = peak_bytes(), machine()["load"]
+        if options.json:
+            write_whole(options.json, json.dumps(figures, indent=1) + "\n")
+
     if options.batch_sizes and seconds:
         figures["batches"] = batches(recognition, options, seconds, steps=figures["steps"], scale=system.scale)
+        keep()
         show_batches(figures, about)
     if options.data:
-        figures["sets"] = sets(recognition, system, options)
+        figures["sets"] = dict[str, list[dict[str, Any]]]()
+        for manifest, of_batch in sets(recognition, system, options):
+            figures["sets"].setdefault(manifest, []).append(of_batch)
+            keep()
         show_sets(figures, about)
-    figures["peak_bytes"], figures["machine"]["load_after"] = peak_bytes(), machine()["load"]
     print(
         f"peak memory: {figures['peak_bytes'] / 1e9:.2f} GB"
         if figures["peak_bytes"]
         else "peak memory: not available on this device"
     )
-    if options.json:
-        write_whole(options.json, json.dumps(figures, indent=1) + "\n")
 
 
 def _check(options: InferenceOptions, experiment: Experiment | None) -> None:
@@ -157,11 +164,13 @@ def batches(
     return found
 
 
-def sets(recognition: TimedRecognition, system: System, options: InferenceOptions) -> dict[str, list[dict[str, Any]]]:
+def sets(
+    recognition: TimedRecognition, system: System, options: InferenceOptions
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measures recognition of each set of --data with each size of batches.
 
-    Returns:
-        Figures of each set, keyed by its manifest; `batch` is the number of rows, None for the batches of evaluation.
+    Yields:
+        A manifest and its figures; `batch` is the number of rows, None for the batches of evaluation.
 
     Raises:
         RunError: If no utterance of a set can be read.
@@ -174,7 +183,7 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
 
     unmeasured, measured = REPEATS_ON_CPU if machine()["device"] == "cpu" else REPEATS
     warm_ups = unmeasured if options.warm_up_repeats is None else options.warm_up_repeats
-    how, found = ReadOptions(allow_pipes=options.allow_pipes), dict[str, list[dict[str, Any]]]()
+    how = ReadOptions(allow_pipes=options.allow_pipes)
     for manifest in options.data:
         utterances = read_utterances([manifest], role="validation", options=how)
         longest_s = 2 * max((each.duration_s for each in utterances if each.duration_s > 0), default=1.0)
@@ -182,7 +191,7 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
             (rows, BatchOptions(batch_size=rows, batch_seconds=rows * longest_s)) for rows in options.batch_sizes
         ]
         sizes.append((None, BatchOptions(batch_seconds=options.batch_seconds)))
-        for rows, sized in sizes:
+        for number, (rows, sized) in enumerate(sizes):
             figures = recognise_set(
                 recognition,
                 system.plan(utterances, sized),
@@ -191,13 +200,12 @@ def sets(recognition: TimedRecognition, system: System, options: InferenceOption
                 workers=options.workers,
                 threads=reading_threads(options.threads or 0, workers=options.workers),
             )
-            if manifest not in found:
+            if not number:
                 for line in figures["rejected"]:
                     print(f"rejected {line}", file=sys.stderr)
             if not figures["utterances"]:
                 raise RunError(f"{manifest}: no utterance could be read; the reasons are above")
-            found.setdefault(manifest, []).append({"batch": rows, **figures})
-    return found
+            yield str(manifest), {"batch": rows, **figures}
 
 
 def show_batches(figures: dict[str, Any], about: str) -> None:

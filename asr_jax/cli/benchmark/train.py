@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 PROG = "python -m asr_jax.benchmark train"
 QUARTZNET_S = (14.08, 16.64, 19.2)
 """Minimum, middle and maximum length of NVIDIA's script in seconds: 16.7 s at speeds of ± 15 %."""
+NUM_OPERATIONS = 20
+"""Number of the operations with the largest shares of the time in the figures of a trace."""
 WHOLE = "the rows of a batch are a positive multiple of data.batching.row_multiple and of the number of devices"
 SHARED = "virtual devices of this CPU share its cores: these rows do not show the speed-up of real devices"
 
@@ -64,7 +66,8 @@ class BenchmarkOptions:
     precision: Precision | None = None
     """Precision of the computation. Default: that of the config."""
     trace: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Folder for an XLA trace of three more updates of the first case, which are not timed, for XProf or Perfetto."""
+    """Folder for an XLA trace of three more updates of the first case, which are not timed, for XProf or Perfetto. The
+    figures then have the operations that take most of the time, and the share of the time in which a device is idle."""
     json: Annotated[Path | None, arg(metavar="OUT")] = None
     """File to write the figures to, in JSON."""
 
@@ -77,6 +80,7 @@ def main(arguments: Sequence[str]) -> None:
     options, experiment = parse_with_experiment(BenchmarkOptions, arguments, prog=PROG, about=__doc__)
 
     from asr_jax.cli.benchmark.systems import in_precision, machine
+    from asr_jax.observe.tables import print_table
 
     experiment = in_precision(experiment, options.precision)
     check_writable(options.json)
@@ -96,6 +100,12 @@ def main(arguments: Sequence[str]) -> None:
         if options.json:
             write_whole(options.json, json.dumps(figures, indent=1) + "\n")
     show(figures)
+    if options.trace:
+        figures["trace"] = summary(options.trace)
+        print_table(figures["trace"]["operations"], title="operations")
+        print_table(figures["trace"]["devices"], title="devices")
+        if options.json:
+            write_whole(options.json, json.dumps(figures, indent=1) + "\n")
 
 
 def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[str, Any]]:
@@ -129,7 +139,7 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                 times["trace"] = options.trace
             if options.synthetic is None:
                 with updating.loaded_groups(settings) as (case, groups):
-                    yield updating.time_updates(case, groups, **times)
+                    yield from updating.time_updates(case, groups, **times)
             else:
                 case, batches = updating.synthetic_case(
                     settings,
@@ -139,7 +149,25 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
                     vocabulary=options.vocabulary,
                 )
                 groups = updating.synthetic_groups(case, batches, accumulation)
-                yield updating.time_updates(case, groups, **times)
+                yield from updating.time_updates(case, groups, **times)
+
+
+def summary(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Returns the operations of the newest trace that take most of the time, with their modules; and its devices."""
+    from asr_jax.cli.benchmark.updating import PROGRAM
+    from asr_jax.core.hlo import Module
+    from asr_jax.observe.profile import devices, largest, read_trace
+
+    trace, modules = read_trace(max(folder.rglob("*.xplane.pb"))), dict[tuple[str, str], str]()
+    for path in folder.glob(f"*{PROGRAM}"):
+        text = path.read_text(encoding="utf-8")
+        program = text.partition(",")[0].removeprefix("HloModule ")
+        for computation in Module(text).computations.values():
+            modules |= {(program, name): each.op_name for name, each in computation.items()}
+    operations = largest(trace, NUM_OPERATIONS)
+    for each in operations:
+        each["module"] = modules.get((each["program"], each["operation"]), "")
+    return {"operations": operations, "devices": devices(trace)}
 
 
 def room(experiment: Experiment, seconds: Sequence[float], accumulations: Sequence[int], devices: Sequence[int]) -> int:

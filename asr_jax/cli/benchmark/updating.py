@@ -32,7 +32,7 @@ from asr_jax.optim.schedules import RunLength
 from asr_jax.training.batches import labels_of, noise_of
 from asr_jax.training.initial_state import abstract_state, initial_state, lower_initial_state
 from asr_jax.training.loop import IN_FLIGHT
-from asr_jax.training.programs import compile_steps
+from asr_jax.training.programs import CompiledSteps, compile_steps
 from asr_jax.training.recipe import Recipe, make_recipe
 from asr_jax.training.run import find_run
 from asr_jax.training.setup import set_up
@@ -41,8 +41,8 @@ SETTLED = 30_000
 """Number of updates after which the schedules of dropout and layer skipping have ended."""
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
-TRACED = 3
-"""Number of updates of a trace."""
+TRACED, PROGRAM = 3, ".hlo.txt"
+"""Number of updates of a trace, and end of the names of the texts of their programs."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +137,19 @@ def time_updates(
     warm_ups: int,
     updates: int,
     trace: Path | None = None,
-) -> dict[str, Any]:
-    """Measures updates, with several of them in flight as in training.
+) -> Iterator[dict[str, Any]]:
+    """Measures updates, with several of them in flight as in training, and yields their figures. A trace follows.
 
     Args:
-        trace: Folder to write an XLA trace of three more updates to. None: no trace.
+        trace: Folder to write an XLA trace of three more updates to, with the texts of their programs. None: no trace.
 
-    Returns:
-        Seconds of each update, throughput, the share of the time that was spent waiting for the loader, TFLOP/s of
-        products on a device, their share of the device's peak rate if that is known, and memory.
+    Yields:
+        Seconds of compilation and of each update, throughput, the share of the time that was spent waiting for the
+        loader, TFLOP/s of products on a device, their share of the device's peak rate if that is known, and memory.
     """
-    mesh, before = data_mesh(num_devices), peak_bytes() or 0
-    update, table = _compiled(case, mesh, accumulation)
+    mesh, before, begun = data_mesh(num_devices), peak_bytes() or 0, time.perf_counter()
+    update, steps = _compiled(case, mesh, accumulation)
+    compile_s, table = time.perf_counter() - begun, dict(zip(steps.gradient, steps.table, strict=True))
     under_way, waiting_s, done = deque[tuple[Any, Group]](), list[float](), list[Done]()
     while len(done) < warm_ups + updates:
         begun = time.perf_counter()
@@ -158,18 +159,14 @@ def time_updates(
         if len(under_way) > IN_FLIGHT:
             done.append(_ended(*under_way.popleft(), per_s=case.scale.per_s, table=table))
     jax.block_until_ready(list(under_way))
-    if trace:
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
-            jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
     measured, update_s = done[warm_ups:], np.diff([each.end_s for each in done[warm_ups - 1 :]])
     total_s, batches = float(update_s.sum()), updates * accumulation
     utterances, audio_s = sum(each.utterances for each in measured), sum(each.audio_s for each in measured)
     tflops, known = sum(each.flops for each in measured) / total_s / 1e12, accelerator_of(devices()[0].device_kind)
-    return {
+    yield {
         "devices": num_devices,
         "accumulation": accumulation,
+        "compile_s": compile_s,
         "update_s": update_s.tolist(),
         "batch_s": total_s / batches,
         "rows_of_a_device": utterances / batches / num_devices,
@@ -185,10 +182,18 @@ def time_updates(
         "parameters": next(iter(table.values()))["parameters"],
         "voided": sum(not each.applied for each in measured),
     }
+    if trace:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        with jax.profiler.trace(str(trace), create_perfetto_trace=True, profiler_options=options):
+            jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
+        programs: list[Any] = [*steps.executables.values(), steps.apply_update]
+        for number, program in enumerate(programs):
+            (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
 
 
-def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dict[Bucket, dict[str, Any]]]:
-    """Function that dispatches an update and returns its report; and the rows of `CompiledSteps.table` by bucket."""
+def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, CompiledSteps]:
+    """Function that dispatches an update and returns its report; and the programs."""
     lowered = lower_initial_state(case.recipe, seed=case.seed)
     shapes = abstract_state(lowered, mesh)
     steps = compile_steps(
@@ -204,7 +209,7 @@ def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, dic
         state, average, report = steps.apply_update(state, average, steps.accumulate(state, parts))
         return report
 
-    return update, dict(zip(steps.gradient, steps.table, strict=True))
+    return update, steps
 
 
 def _ended(report: Any, group: Group, *, per_s: float, table: dict[Bucket, dict[str, Any]]) -> Done:

@@ -53,8 +53,8 @@ def test_warm_ups_are_left_out_and_waiting_is_counted():
             yield group
 
     def measured(delays):
-        return updating.time_updates(
-            case, slow(delays), num_devices=1, accumulation=1, warm_ups=3, updates=4
+        return next(
+            updating.time_updates(case, slow(delays), num_devices=1, accumulation=1, warm_ups=3, updates=4)
         )  # fmt: skip
 
     found = measured(itertools.chain([0.0, 0.0, 1.0], itertools.repeat(0.05)))
@@ -78,7 +78,8 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
     out = tmp_path / "figures" / "train.json"
     command.main(
         ["train", *CONFIG, "--synthetic", "0.5", "1", "--batch", "16", "--accumulation", "2",
-         "--num-devices", "2", "64", "--warm-ups", "3", "--updates", "2", "--json", str(out)]
+         "--num-devices", "2", "64", "--warm-ups", "3", "--updates", "2", "--json", str(out),
+         "--trace", str(tmp_path / "trace")]
     )  # fmt: skip
     output, figures = capsys.readouterr().out, json.loads(out.read_text())
     assert output.startswith("toy, f32, 4,589 parameters, on 4 × cpu")
@@ -94,6 +95,12 @@ def test_synthetic_updates_by_accumulation_and_devices(tmp_path, capsys):
         assert each["audio_s_per_s"] * total_s == approx(16 * (0.5 + 1))
         assert each["padded_audio_s_per_s"] == approx(each["audio_s_per_s"])
         assert each["voided"] == 0
+        assert each["compile_s"] > 0
+    largest, of_devices = figures["trace"]["operations"], figures["trace"]["devices"]
+    assert [each["ms"] for each in largest] == sorted((each["ms"] for each in largest), reverse=True)
+    assert "encoder" in " ".join(each["module"] for each in largest)
+    assert [each["device"] for each in of_devices] == ["CPU:0", "CPU:1"]
+    assert all(0 <= each["idle_share"] < 1 for each in of_devices)
 
 
 @pytest.mark.slow
