@@ -3,9 +3,6 @@
 The first minutes of the manifest's audio are written in each format, and read as the loader reads them: int16 samples
 at 16 kHz. A speed is seconds of audio per second. With one thread, it is per second of processor time, which other
 processes of the machine disturb least; with more, per second of the clock.
-
-`--copy FOLDER` instead copies the manifests of the folder of MANIFEST and their audio, in FLAC, to FOLDER/manifests and
-FOLDER/audio. `--share` copies a part of each set.
 """
 
 import argparse
