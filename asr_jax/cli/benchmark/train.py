@@ -156,11 +156,12 @@ def summary(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the operations of the newest trace that take most of the time, with their modules; and its devices."""
     from asr_jax.cli.benchmark.updating import PROGRAM
     from asr_jax.core.hlo import Module
+    from asr_jax.core.text_files import read_text
     from asr_jax.observe.profile import devices, largest, read_trace
 
     trace, modules = read_trace(max(folder.rglob("*.xplane.pb"))), dict[tuple[str, str], str]()
     for path in folder.glob(f"*{PROGRAM}"):
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         program = text.partition(",")[0].removeprefix("HloModule ")
         for computation in Module(text).computations.values():
             modules |= {(program, name): each.op_name for name, each in computation.items()}

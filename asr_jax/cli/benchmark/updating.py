@@ -22,6 +22,7 @@ from asr_jax.config import Experiment
 from asr_jax.core.batch import Batch
 from asr_jax.core.devices import devices
 from asr_jax.core.environment import reading_threads
+from asr_jax.core.files import write_whole
 from asr_jax.core.meshes import data_mesh, global_batch, replicated
 from asr_jax.core.targets import accelerator_of
 from asr_jax.data.batching.buckets import Bucket, Scale
@@ -189,7 +190,7 @@ def time_updates(
             jax.block_until_ready([update(next(groups)) for _ in range(TRACED)])
         programs: list[Any] = [*steps.executables.values(), steps.apply_update]
         for number, program in enumerate(programs):
-            (trace / f"{number}{PROGRAM}").write_text(program.as_text() or "", encoding="utf-8")
+            write_whole(trace / f"{number}{PROGRAM}", program.as_text() or "")
 
 
 def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, CompiledSteps]:
