@@ -57,7 +57,9 @@ def speech_like(rows, num_samples, seed=0):
     return (tone + rng.normal(0, 900, (rows, num_samples)) + 40).astype(np.int16)
 
 
-@pytest.mark.parametrize("name", FRONT_ENDS)
+@pytest.mark.parametrize(
+    "name", [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in FRONT_ENDS]
+)
 def test_padding_and_batching_never_change_a_frame(name):
     """Silent rows and rows shorter than a window have finite frames as well."""
     front_end = FRONT_ENDS[name]

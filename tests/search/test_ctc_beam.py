@@ -90,7 +90,7 @@ of_goldens = partial(pytest.param, marks=pytest.mark.slow)
     ("spelling", "search"),
     [
         (CHARACTERS, BEAM),
-        (CHARACTERS, Search(beam_width=4, rules="flashlight", alignments="max", beam_prune_logp=-4.0)),
+        of_goldens(CHARACTERS, Search(beam_width=4, rules="flashlight", alignments="max", beam_prune_logp=-4.0)),
         pytest.param(CHARACTERS, Search(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
         of_goldens(CHARACTERS, Search(beam_width=9, max_tokens=3, rules="pyctcdecode")),
         of_goldens(CHARACTERS, replace(FLASHLIGHT, beam_width=6)),
