@@ -184,8 +184,9 @@ def test_names_tell_the_inputs_apart(tmp_path):
     other = predictions(tmp_path / "b" / "predictions.jsonl", 0.2)
     assert "a and b Error rates" in written(tmp_path, own, other).text
     other = predictions(tmp_path / "b" / "a.jsonl", 0.2)
-    assert f"A {tmp_path.name}/a " in written(tmp_path, own, other).text
-    assert "B b/a " in written(tmp_path, own, other).text
+    text = written(tmp_path, own, other).text
+    assert f"A {tmp_path.name}/a " in text
+    assert "B b/a " in text
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ FRONT_ENDS = {name: make() for name, make in PRESETS.items()} | {
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("icefall", "rnnt") else pytest.param(name, marks=slow) for name in FRONT_ENDS],
+    [name if name == "rnnt" else pytest.param(name, marks=slow) for name in FRONT_ENDS],
 )
 def test_front_ends(name: str) -> None:
     front_end = FRONT_ENDS[name]

@@ -65,6 +65,7 @@ class TestZipformer(EncoderSuite):
             np.testing.assert_array_equal(-(-of_tap // 2), made.encoder.output_length(numbers))
             np.testing.assert_array_equal(of_tap[list(self.lengths)], [20, 12, 0, 16])
 
+    @pytest.mark.slow
     def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
         encoder, rngs = replace(self.settings, skip=False).build(dtype=jnp.float32), {"dropout": jax.random.key(0)}
         train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=rngs).frames)
