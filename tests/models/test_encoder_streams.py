@@ -82,7 +82,9 @@ def test_streams_have_the_transcripts_of_whole_recordings(
     assert len(set(expected[0].tokens)) > 2
 
 
-@pytest.mark.parametrize("settings", [ONE_STACK, CONFORMER], ids=["zipformer", "conformer"])
+@pytest.mark.parametrize(
+    "settings", [ONE_STACK, pytest.param(CONFORMER, marks=pytest.mark.slow)], ids=["zipformer", "conformer"]
+)
 def test_evaluation_uses_the_first_context(settings: StreamingEncoder) -> None:
     several, programs = replace(settings, contexts=(Context(4, 8), Context(2, 4), Context())), list[str]()
     frames = Frames(jax.ShapeDtypeStruct((2, 64, settings.num_mels), np.float32), np.int32([64, 50]))

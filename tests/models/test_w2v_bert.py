@@ -33,6 +33,7 @@ MASKS = replace(
 )  # fmt: skip
 
 
+@pytest.mark.slow  # tests/goldens/test_hf_w2vbert.py compares outputs, losses and gradients
 class TestW2VBert(EncoderSuite):
     """The settings have an adapter and the modules before it."""
 

@@ -216,9 +216,13 @@ FROZEN = (("encoder/.*", NEVER), ("rest", 0.0))
     ("optim", "frozen"),
     [
         (AdamW(freeze_updates=FROZEN), {0: True}),
-        (AdamW(freeze_updates=FROZEN, frozen_statistics="updated"), {0: False}),
+        pytest.param(
+            AdamW(freeze_updates=FROZEN, frozen_statistics="updated"), {0: False}, marks=pytest.mark.slow
+        ),
         (AdamW(freeze_updates=(("encoder/.*", 3), ("rest", 0.0))), {2: True, 3: False}),
-        (AdamW(freeze_updates=(("encoder/norm/gain", NEVER), ("rest", 0.0))), {0: False}),
+        pytest.param(
+            AdamW(freeze_updates=(("encoder/norm/gain", NEVER), ("rest", 0.0))), {0: False}, marks=pytest.mark.slow
+        ),
     ],
     ids=["always", "as in PyTorch", "for three updates", "not the bias"],
 )

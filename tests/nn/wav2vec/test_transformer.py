@@ -96,6 +96,7 @@ def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Rem
     assert len(patterns) > 3
 
 
+@pytest.mark.slow
 def test_devices_leave_out_the_same_layers() -> None:
     """Each device has a part of the rows. With different branches, they would deadlock or a skipped layer would have a
     gradient."""
