@@ -74,6 +74,7 @@ def test_a_loop_over_frames_finds_the_labels_of_the_run(head: Transducer, tmp_pa
         assert tokenizer.decode(labels).split() == run.transcribe(path).text.split()
 
 
+@pytest.mark.slow
 def test_beam_search_finds_the_texts_of_the_run(tmp_path: Path) -> None:
     """sherpa-onnx's modified beam search takes at most one label per frame, and orders by the score per label."""
     paths = written(tmp_path, 1.3, 2.1, 3.0)

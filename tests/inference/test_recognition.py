@@ -112,9 +112,8 @@ BEAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "head", [pytest.param(name, marks=pytest.mark.slow) if name == "transducer" else name for name in BEAMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("head", BEAMS)
 def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(head, monkeypatch):
     """Simulates three processes one after the other; the stage on the device is computed once."""
     rows, mesh = 5, data_mesh(1)

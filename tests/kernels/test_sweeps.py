@@ -31,6 +31,7 @@ from tests.kernels.sweeps import (
 )  # fmt: skip
 from tests.kernels.triton_compared import COMPARED
 
+
 @pytest.mark.parametrize(
     ("sizes", "has_bonus"),
     [

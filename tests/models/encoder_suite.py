@@ -153,11 +153,7 @@ class EncoderSuite:
         plain, noisy = (flatten(self.gradients(made, self.settled_step, tail=tail)[1]) for tail in (0.0, 5.0))
         assert_within(max(relative(noisy[path], plain[path]) for path in plain), 1e-3)
 
-    @pytest.mark.slow  # TestConformer and TestQuartzNet have quick ones
     def test_bfloat16_is_near_float32(self, made: Made) -> None:
-        self.check_bfloat16(made)
-
-    def check_bfloat16(self, made: Made) -> None:
         encoder = self.settings.build(dtype=jnp.bfloat16)
         forward = fast_jit(lambda params, frames: encoder.apply({"params": params, **made.stats}, frames, step=None))
         half = forward(made.params, self.frames()).frames

@@ -29,9 +29,6 @@ class TestConformer(EncoderSuite):
     settings = TINY
     num_features = TINY.num_mels
 
-    def test_bfloat16_is_near_float32(self, made: Made) -> None:
-        self.check_bfloat16(made)
-
     def test_taps_are_inner_frames(self, made: Made) -> None:
         whole = made.encode(made.params, self.frames())
         tap, last = whole.taps["layer_0"], whole.frames

@@ -47,9 +47,6 @@ class TestQuartzNet(EncoderSuite):
     settings = replace(TINY, blocks=(TINY.blocks[0], ConvBlock(24, 5, dilation=2, repeat=3), TINY.blocks[-1]))
     num_features = TINY.num_mels
 
-    def test_bfloat16_is_near_float32(self, made: Made) -> None:
-        self.check_bfloat16(made)
-
     def test_taps_are_what_a_block_gives(self, made: Made) -> None:
         found = self.shapes(made).taps
         assert {name: tap.values.shape for name, tap in found.items()} == {"block_0": (4, 24, 16)}

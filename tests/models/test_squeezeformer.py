@@ -31,6 +31,7 @@ TINY = Squeezeformer(
 )
 
 
+@pytest.mark.slow  # tests/goldens/test_nemo_squeezeformer.py compares outputs and gradients
 class TestSqueezeformer(EncoderSuite):
     """One layer at half the frame rate and one after the recovery."""
 

@@ -40,6 +40,7 @@ TINY = Zipformer(
 ONE_STACK = replace(TINY, **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
 
 
+@pytest.mark.slow  # tests/goldens/test_icefall_zipformer.py compares outputs and gradients
 class TestZipformer(EncoderSuite):
     """One stack at half the frame rate. tests/goldens/test_icefall_zipformer.py has several, with several layers."""
 
@@ -65,7 +66,6 @@ class TestZipformer(EncoderSuite):
             np.testing.assert_array_equal(-(-of_tap // 2), made.encoder.output_length(numbers))
             np.testing.assert_array_equal(of_tap[list(self.lengths)], [20, 12, 0, 16])
 
-    @pytest.mark.slow
     def test_training_without_anything_random_is_evaluation(self, made: Made) -> None:
         encoder, rngs = replace(self.settings, skip=False).build(dtype=jnp.float32), {"dropout": jax.random.key(0)}
         train = fast_jit(lambda p, f: encoder.apply({"params": p}, f, step=jnp.int32(0), rngs=rngs).frames)

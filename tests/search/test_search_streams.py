@@ -123,6 +123,7 @@ def test_beam_of_ctc(settings, fusion):
     assert longest > 3
 
 
+@pytest.mark.slow
 def test_a_window_computes_only_the_last_words(monkeypatch):
     """The paths do not become longer, although two labels of an early frame remain in the beam."""
     search = CTCBeamSearch(of_ctc.CHARACTERS, search=Search(beam_width=4, beam_prune_logp=-3.0))
