@@ -115,6 +115,7 @@ def test_a_text_with_the_unknown_label_is_not_aligned(run: Path, audio: Path) ->
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_layers_of_an_encoder_alone(audio: Path, cache: Path, tmp_path: Path) -> None:
     shutil.copytree(CASES / "hf_w2v_bert", tmp_path / "encoder")
     config = json.loads((tmp_path / "encoder" / "config.json").read_text())

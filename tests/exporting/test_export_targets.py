@@ -292,7 +292,7 @@ def with_wrong_weights(model: onnx.ModelProto, factor: float) -> onnx.ModelProto
     [
         ("f16", "with_half_weights", partial(with_wrong_weights, factor=1.1)),
         pytest.param("f16", "with_half_weights", partial(with_wrong_weights, factor=np.inf), marks=pytest.mark.slow),
-        ("int8", "quantised", with_quantised_front_end),
+        pytest.param("int8", "quantised", with_quantised_front_end, marks=pytest.mark.slow),
     ],
 )
 def test_rounded_weights_that_change_outputs_are_errors(

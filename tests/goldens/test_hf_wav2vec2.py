@@ -284,7 +284,8 @@ def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     assert_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"))
 
 
-@pytest.mark.parametrize("folder", slow_after_first(folders_with("trajectory.json")))
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders_with("trajectory.json"))
 def test_trajectory(folder: Path) -> None:
     """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)

@@ -20,7 +20,7 @@ from asr_jax.models.encoder import Context, EncoderSettings, StreamingEncoder
 from asr_jax.models.lstm import LSTMEncoder
 from tests.inference import streams
 
-QUICK = {"conformer", "lstm"}
+QUICK = {"lstm"}  # tests/goldens/test_nemo_streaming.py and test_icefall_streaming.py have others
 ENCODERS_OF_SOUND: dict[str, tuple[EncoderSettings, FrontEnd]] = {
     "zipformer": (ONE_STACK, icefall(num_mels=16)),
     "conformer": (CONFORMER, replace(nemo(num_mels=9), then=(NormaliseByDataSet((-8.0,) * 9, (4.0,) * 9),))),
@@ -58,12 +58,9 @@ def test_windows_have_the_outputs_of_whole_recordings(settings: EncoderSettings)
         assert_within(max_abs(ours, theirs), 1e-4, scale=scale, what="outputs of windows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("encoder", "front_end"),
-    [
-        pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name != "lstm"))
-        for name, each in ENCODERS_OF_SOUND.items()
-    ],
+    ("encoder", "front_end"), [pytest.param(*each, id=name) for name, each in ENCODERS_OF_SOUND.items()]
 )
 def test_streams_have_the_transcripts_of_whole_recordings(
     encoder: EncoderSettings, front_end: FrontEnd, tmp_path: Path

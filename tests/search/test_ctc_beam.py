@@ -110,7 +110,7 @@ def test_with_lists_of_words(listed, tmp_path):
     assert_as_on_host(emissions(1, CHARACTERS), CHARACTERS, BEAM, Fusion(**options))
 
 
-@pytest.mark.parametrize("kind", ["free", of_goldens("lexicon")])
+@pytest.mark.parametrize("kind", [of_goldens("free"), of_goldens("lexicon")])
 def test_with_a_language_model(kind, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     (tmp_path / "words").write_text("\n".join(WORDS))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support import assert_close, assert_within, relative
 
 from asr_jax.nn.recurrent.lstm import LSTM, lstm_scan

@@ -80,7 +80,8 @@ def differentiated(remat: Remat) -> Any:
     return fast_jit(jax.grad(loss, has_aux=True))
 
 
-@pytest.mark.parametrize("remat", ["none", pytest.param("layers", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "layers"])
 def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Remat) -> None:
     params, patterns = params_of(), set()
     for seed in range(8):
