@@ -15,6 +15,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from asr_jax.core.batch import Frames
+from asr_jax.core.devices import local_devices
 from asr_jax.core.pytrees import Node, where_rows
 from asr_jax.search.beam_stage import BeamStreams, check_streams, num_common
 from asr_jax.search.ctc_beam import FIXED, CTCBeamSearch
@@ -87,7 +88,9 @@ class CTCBeamStreams(BeamStreams):
         """
         check_streams(search)
         self._search, self._blank_id = search, search.spelling.blank_id
-        self._state = _begin(num_rows, search=search.fixed["search"], border=search.fixed["border"])
+        # The states that follow are committed to this device. If the first one was not, it would compile a program.
+        begun = _begin(num_rows, search=search.fixed["search"], border=search.fixed["border"])
+        self._state = jax.device_put(begun, local_devices()[0])
         self._rows = [self._begun() for _ in range(num_rows)]
         self._ended: Ended | None = None
 

@@ -281,10 +281,13 @@ def test_impossible_settings_are_named(make, message):
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        (VOICES, (8, 8000)), (NOISE, (20, 8000)), (ROOM, (12, 3000)),
+        (VOICES, (8, 8000)),
         *(
-            pytest.param(each, (8, 3000), marks=pytest.mark.slow)
-            for each in (Gain(), UniformNoise(), NarrowBand(probability=0.5))
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (NOISE, (20, 8000)), (ROOM, (12, 3000)), (Gain(), (8, 3000)), (UniformNoise(), (8, 3000)),
+                (NarrowBand(probability=0.5), (8, 3000)),
+            )
         ),
     ],
     ids=lambda value: type(value).__name__,

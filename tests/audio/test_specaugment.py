@@ -177,7 +177,7 @@ def test_impossible_values_are_named(cls, wrong):
     ("settings", "shape"),
     [
         (MASKS, (8, 100, 20)),
-        (VOICES, (500, 2, 80)),
+        pytest.param(VOICES, (500, 2, 80), marks=pytest.mark.slow),
         pytest.param(Cutout(), (8, 200, 80), marks=pytest.mark.slow),
         pytest.param(TimeWarp(max_frames=20), (8, 200, 80), marks=pytest.mark.slow),
     ],

@@ -227,6 +227,7 @@ def test_much_longer_audio_is_aligned_by_windows(run, recordings, tmp_path, caps
     assert "no such file" in output.err
 
 
+@pytest.mark.slow
 def test_an_alignment_by_windows_is_that_of_the_whole(run, tmp_path):
     """The model has a context of two frames, so windows have the same frames as the whole recording."""
     rng, trained = np.random.default_rng(12), load_trained(Path(run))

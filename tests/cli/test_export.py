@@ -1,7 +1,5 @@
 """`python -m asr_jax.export`, and the attention context that commands choose."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +19,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(untrained(MODELS["quartznet"]), tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_run_is_written_and_described(run: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "asr_jax.export", str(run), "--to", "onnx", "--out", str(tmp_path / "out")]
-    done = subprocess.run([*command, "--weights", "f32", "f16"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    first, *files = done.stdout.splitlines()
+def test_a_run_is_written_and_described(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export.main([str(run), "--to", "onnx", "--out", str(tmp_path / "out"), "--weights", "f32", "f16"])
+    first, *files = capsys.readouterr().out.splitlines()
     assert first == "tried with noise of 3 s, because no recording was found"
     assert [line.partition(":")[0] for line in files] == ["model.onnx", "model.f16.onnx"]
     assert "largest difference" in files[0]

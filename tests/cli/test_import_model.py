@@ -76,6 +76,7 @@ def test_a_run_without_training(run: Path) -> None:
     assert (trained.longest_s, trained.limits.seconds) == (30.0, 240.0)  # on four devices
 
 
+@pytest.mark.slow
 def test_a_run_with_a_context_of_attention(tmp_path: Path) -> None:
     source = str(CASES / "icefall_training" / "model.pt")
     with pytest.raises(UserError, match="--left-frames is 64: expected --chunk-frames too"):
@@ -114,6 +115,7 @@ def test_a_text_with_the_unknown_label_is_not_aligned(run: Path, audio: Path) ->
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_layers_of_an_encoder_alone(audio: Path, cache: Path, tmp_path: Path) -> None:
     shutil.copytree(CASES / "hf_w2v_bert", tmp_path / "encoder")
     config = json.loads((tmp_path / "encoder" / "config.json").read_text())

@@ -88,6 +88,7 @@ def test_raw_samples_wav_files_and_named_files_have_the_same_results(streamed, r
     assert one["words"] == whole["words"]
 
 
+@pytest.mark.slow
 def test_results_are_printed_while_the_client_waits(run):
     """The pipe gets bytes in odd pieces; the first utterance is printed before the second begins."""
     command = [sys.executable, "-m", "asr_jax.transcribe", run, "-", "--stream", "--json", "--longest-seconds", "1"]

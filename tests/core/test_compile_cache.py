@@ -36,6 +36,7 @@ def cache_hits(folder: Path, *, max_isa: str) -> int:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="--xla_cpu_max_isa is for x86-64 CPUs")
+@pytest.mark.slow
 def test_a_program_of_another_instruction_set_is_not_taken(tmp_path: Path) -> None:
     assert cache_hits(tmp_path, max_isa="AVX") == 0
     assert cache_hits(tmp_path, max_isa="AVX") >= 1

@@ -3,7 +3,7 @@
 import errno
 import json
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ CLOSE = 1e-4
 The front-ends' Fourier transforms and logarithms round differently in onnxruntime and in XLA."""
 
 
+@cache
 def trained_of(name: str) -> Trained:
     return untrained(MODELS[name], MIXED) if name == "paraformer" else untrained(MODELS[name])
 
@@ -145,7 +146,8 @@ def test_prediction_and_joint_network_follow_the_labels(tmp_path: Path) -> None:
         head = module.heads["transducer"]
         return head.of_labels(head.prediction(labels, length, step=None))
 
-    expected = np.asarray(trained.model.apply(trained.variables, labels, method=projected))[0]
+    apply = fast_jit(partial(trained.model.apply, method=projected))
+    expected = np.asarray(apply(trained.variables, labels))[0]
     state = {name: decoder.example[name][:1] for name in ("hidden", "cell")}
     for place, label in enumerate([trained.tokenizer.blank_id, *np.asarray(labels[0])]):
         output, *after = decoder.computed({"label": np.asarray([label], np.int32), **state})
@@ -289,8 +291,8 @@ def with_wrong_weights(model: onnx.ModelProto, factor: float) -> onnx.ModelProto
     ("weights", "name", "function"),
     [
         ("f16", "with_half_weights", partial(with_wrong_weights, factor=1.1)),
-        ("f16", "with_half_weights", partial(with_wrong_weights, factor=np.inf)),
-        ("int8", "quantised", with_quantised_front_end),
+        pytest.param("f16", "with_half_weights", partial(with_wrong_weights, factor=np.inf), marks=pytest.mark.slow),
+        pytest.param("int8", "quantised", with_quantised_front_end, marks=pytest.mark.slow),
     ],
 )
 def test_rounded_weights_that_change_outputs_are_errors(

@@ -136,6 +136,7 @@ def test_stacks_with_copies_before_the_stream_are_refused(tmp_path: Path) -> Non
         list(export(trained, tmp_path / "out", to="sherpa-onnx", streaming=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "module"), [("onnx", windows), ("sherpa-onnx", sherpa_streaming)])
 def test_files_that_lose_the_state_are_errors(
     to: str, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.golden
 
 FOLDER, ROOT = Path(__file__).parent / "caiman", Path(__file__).parents[2]
 REFERENCE, SIDE = ROOT / ".venv-reference/bin/python", ROOT / "scripts/goldens/caiman.py"
-NAMES = ("base", "batch_norm")
+NAMES = ("base", pytest.param("batch_norm", marks=pytest.mark.slow))
 
 
 def front_end() -> FrontEnd:

@@ -23,7 +23,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("where", ["host", pytest.param("device", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("key", "sizes", "blank_id"),
     NAMES or [pytest.param("", "", "", marks=pytest.mark.skip(reason=f"no exhaustive goldens under {WHERE}"))],

@@ -21,9 +21,11 @@ from support import (
     assert_within,
     fast_jit,
     golden_cases,
+    having,
     log_softmax,
     part,
     relative,
+    slow,
 )
 
 from asr_jax.audio.features import KaldiFbank
@@ -52,6 +54,12 @@ def models_of(pattern: str) -> list[Any]:
         pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) if case.id == "paraformer_nosampler" else case
         for case in golden_cases("funasr", pattern)
     ]
+
+
+def slow_with_recognition(cases: list[Any]) -> list[Any]:
+    """Cases, of which those that `test_recognition` compares too are slow."""
+    recognised = having(cases, "infer/decoder_logprobs")
+    return [*(case for case in cases if case not in recognised), *slow(recognised)]
 
 
 def near_the_end(is_complete: np.ndarray) -> Any:
@@ -321,7 +329,7 @@ def test_recognition(case: Any) -> None:
         assert_outputs(found[:, :size] * kept, arrays[f"infer/{name}"] * kept, what=name)
 
 
-@pytest.mark.parametrize("case", models_of("paraformer_*"))
+@pytest.mark.parametrize("case", slow_with_recognition(models_of("paraformer_*")))
 def test_folder_from_samples_to_labels(case: Any, tmp_path: Path) -> None:
     """The longest utterance, which FunASR did not pad, and the same weights and settings after writing a folder."""
     arrays = case.arrays()

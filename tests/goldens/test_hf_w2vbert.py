@@ -191,6 +191,7 @@ def test_loss_and_gradients_by_the_peers_names(folder: Path) -> None:
     assert all(name.endswith("linear_k.bias") for name in zero), "softmax cancels the bias of keys"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", TRAJECTORIES)
 def test_ten_updates(folder: Path) -> None:
     case, after = case_of(folder), load_file(folder / "trajectory.safetensors")

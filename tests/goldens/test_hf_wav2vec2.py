@@ -52,6 +52,7 @@ pytestmark = pytest.mark.golden
 
 REFERENCE = Path(__file__).parents[2] / ".venv-reference/bin/python"
 SIDE = Path(__file__).parent / "transformers_logits.py"
+MODES = [pytest.param("eval", marks=pytest.mark.slow), "train"]
 FOLDERS = sorted(path.parent for path in (GOLDENS / "hf_wav2vec2").glob("*/config.json"))
 
 
@@ -256,7 +257,7 @@ def pretraining(folder: Path, mode: str) -> tuple[Any, dict[str, np.ndarray]]:
     return sums, HUGGINGFACE.export({"params": grads}, encoder, {"heads_pretrain": settings})
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
 def test_losses_of_pretraining(folder: Path, mode: str) -> None:
     skip_where_rounding_decides(folder, mode)
@@ -275,7 +276,7 @@ def test_losses_of_pretraining(folder: Path, mode: str) -> None:
         assert_within(abs(float(sums["diversity"].total) - expected), 64 * ROUNDING, scale=scale, what="diversity")
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("folder", of_heads("PreTraining"))
 def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     skip_where_rounding_decides(folder, mode)
@@ -283,7 +284,8 @@ def test_gradients_of_pretraining(folder: Path, mode: str) -> None:
     assert_gradients(actual, part(case_of(folder).arrays, f"grad_{mode}/"))
 
 
-@pytest.mark.parametrize("folder", slow_after_first(folders_with("trajectory.json")))
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders_with("trajectory.json"))
 def test_trajectory(folder: Path) -> None:
     """Ten updates of AdamW: losses, and the parameters after them."""
     case = case_of(folder)

@@ -16,6 +16,7 @@ from asr_jax.heads.ctc import CTC
 from asr_jax.losses.ctc_align import align
 from asr_jax.nn.decoders.label_decoder import LabelDecoder
 from asr_jax.search.label_synchronous import LabelDecoding
+from tests.heads.drawn_params import drawn_params
 from tests.search.test_ctc_prefix import prefix_log_prob, texts_of
 from tests.support import approx, assert_close, assert_trees_close
 from tests.training.toy import toy_batch, toy_model
@@ -48,8 +49,7 @@ def parts_of(settings):
     """Returns the head, and parameters with which labels differ from place to place."""
     head = settings.build(vocab_size=VOCAB, blank_id=BLANK, dtype=jnp.float32)
     batch = toy_batch(rows=5, vocab_size=VOCAB)
-    params = jax.jit(partial(head.init, step=None))(jax.random.key(2), encoded_of(), batch)["params"]
-    return head, jax.tree.map(lambda leaf: 2 * np.asarray(leaf), params)
+    return head, drawn_params(head, encoded_of(), batch)
 
 
 @cache
@@ -106,7 +106,7 @@ CASES = {
     ),
     "greedy, joint": (replace(HEAD, begin_id=1, end_id=1), LabelDecoding(ctc_weight=0.5, label_bonus=-0.2)),
 }  # fmt: skip
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name != "greedy" else name for name in CASES]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if name != "joint" else name for name in CASES]
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -189,7 +189,7 @@ def model_of(dropout=0.0):
 
 @cache
 def params_of():
-    return jax.jit(partial(model_of().init, step=None))(jax.random.key(0), toy_batch(seed=3))["params"]
+    return drawn_params(model_of(), toy_batch(seed=3))
 
 
 def loss_and_gradient(model):

@@ -122,7 +122,7 @@ def slopes(loss: Any, x: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_distractors_of_codebooks_are_fairseqs(gated: bool) -> None:
     """Loss, accuracy and gradients equal fairseq's. Codebooks and the projection of distractors have gradients, the
     choice of the frames' own entries has none."""

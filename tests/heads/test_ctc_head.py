@@ -68,7 +68,7 @@ BATCH = features_batch(seed=1, labels=12).replace(
 )
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.2])
+@pytest.mark.parametrize("penalty", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_each_head_is_ctc_on_its_own_frames(penalty):
     model = two_heads(delay_penalty=penalty).build(vocab_size=BLANK + 1, blank_id=BLANK, precision="f32")
 
@@ -123,7 +123,15 @@ def test_a_tap_that_is_not_there():
     Model(Zipformer.tiny(taps=("stack_1",)), heads={"ctc": CTC(), "inter": CTC(tap="stack_1")}, primary="ctc")
 
 
-@pytest.mark.parametrize(("mode", "weight"), [("add", 2.5), ("add", -1.0), ("set", 4.0), ("set", 0.0)])
+@pytest.mark.parametrize(
+    ("mode", "weight"),
+    [
+        ("add", 2.5),
+        ("set", 4.0),
+        pytest.param("add", -1.0, marks=pytest.mark.slow),
+        pytest.param("set", 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_weight_of_the_blank_as_in_fairseq(mode, weight):
     """In `Wav2VecCtc.get_logits` it is added to the blank's logit or replaces it; 0 does nothing in both modes."""
     values = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)

@@ -72,7 +72,9 @@ def test_uniform_runs_share_frames_with_the_blanks():
     assert runs.lengths.tolist() == [2, 1, 0]
 
 
-@pytest.mark.parametrize("mode", ["viterbi", "uniform", "greedy"])
+@pytest.mark.parametrize(
+    "mode", ["viterbi", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("uniform", "greedy"))]
+)
 def test_no_gradient_passes_through_the_choice_of_frames(mode):
 
     def first(values):

@@ -159,7 +159,8 @@ def test_nan_in_padding_is_ignored_and_elsewhere_reported(name):
     assert np.isfinite(np.asarray(found.scores)[[0, 2, 3]]).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
 def test_search_gives_the_most_likely_labels_with_times(name):
     model, batch = model_of(name), jax.device_get(toy_batch(seed=6))
     params = params_of(name)

@@ -365,6 +365,7 @@ def test_least_frames_of_a_text():
     assert replace(SMALL, durations=(1, 2)).frames_needed(4, 0) == 5
 
 
+@pytest.mark.slow
 def test_tiles_add_gradients_in_float32(monkeypatch):
     rng, rows, frames, labels = np.random.default_rng(0), 2, 200, 4
     head = replace(SMALL, prediction=StatelessPrediction(8, regularise=False), dropout=0.0)

@@ -112,9 +112,8 @@ BEAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "head", [pytest.param(name, marks=pytest.mark.slow) if name == "transducer" else name for name in BEAMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("head", BEAMS)
 def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(head, monkeypatch):
     """Simulates three processes one after the other; the stage on the device is computed once."""
     rows, mesh = 5, data_mesh(1)
@@ -164,7 +163,7 @@ def test_processes_search_their_shares_of_the_rows_and_all_have_the_whole(head, 
             assert value == other
 
 
-@pytest.mark.parametrize("kind", ["greedy", "beam"])
+@pytest.mark.parametrize("kind", [pytest.param("greedy", marks=pytest.mark.slow), "beam"])
 def test_scores_that_are_not_finite_are_reported(kind, capsys):
     model = toy_model(dim=8).build(vocab_size=FEW.vocab_size, blank_id=FEW.blank_id, precision="f32")
     search = HeadSearch(model, FEW, head="ctc", decoding=CTCDecoding(kind=kind, search=Search(beam_width=4)))

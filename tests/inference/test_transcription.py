@@ -159,7 +159,8 @@ def test_windows_give_the_frames_of_the_whole(trained, shared, whole_of, tmp_pat
         assert number == 2
 
 
-@pytest.mark.parametrize(("head", "shift"), [pytest.param("ctc", 320, marks=pytest.mark.slow), ("inter", 160)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "shift"), [("ctc", 320), ("inter", 160)])
 def test_a_head_on_a_tap_of_another_rate_has_frames_and_times_of_its_own(trained, tmp_path, head, shift):
     model, samples = two_heads().build(vocab_size=9, blank_id=8, precision="f32"), sound(7.3)
     init = jax.jit(lambda batch: model.init_with_output(jax.random.key(0), batch, method="emit"))

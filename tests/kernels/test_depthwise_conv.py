@@ -15,7 +15,6 @@ from asr_jax.kernels.depthwise_conv.api import depthwise_conv, depthwise_conv_2d
 from asr_jax.kernels.depthwise_conv.reference import Window
 from tests.kernels.compiled import compiled_for
 from tests.kernels.convolutions import DRAWN, KERNEL_CASES, draw, for_kernels
-from tests.kernels.drawn import with_drawn
 
 # rows, frames, channels, taps, padding, stride, dilation: odd and even kernels, causal, more taps than frames,
 # cropping, sizes of 1, a number of rows above MOST_ROWS_UNROLLED that is no multiple of it, strides that reach the last
@@ -85,10 +84,23 @@ def of_reference(sizes):
     return jax.device_get(jax.jit(lambda: for_kernels(*sizes))())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+SHORT, FEW_FRAMES, BLOCKS = (case for case in KERNEL_CASES if case[5] == 1)
+EACH_DTYPE = ("float32", 1e-5), ("bfloat16", 2e-2)
+
+
 @pytest.mark.parametrize(
-    "sizes", with_drawn(*([case for case in cases if case[5] == 1] for cases in (KERNEL_CASES, DRAWN)))
-)
+    ("sizes", "dtype", "tolerance"),
+    [
+        *((sizes, *EACH_DTYPE[0]) for sizes in (SHORT, FEW_FRAMES, BLOCKS)),
+        (BLOCKS, *EACH_DTYPE[1]),
+        *(pytest.param(sizes, *EACH_DTYPE[1], marks=pytest.mark.slow) for sizes in (SHORT, FEW_FRAMES)),
+        *(
+            pytest.param(sizes, *each, marks=pytest.mark.slow)
+            for sizes in DRAWN if sizes[5] == 1
+            for each in EACH_DTYPE
+        ),
+    ],
+)  # fmt: skip
 def test_the_kernel_for_tpus(sizes, dtype, tolerance, interpreted):
     *_, padding, _, dilation = sizes
     given, expected = of_reference(sizes)

@@ -12,7 +12,6 @@ from asr_jax.kernels.bias_norm.api import bias_norm
 from asr_jax.kernels.masked_batch_norm import mosaic_tpu as batch_norm_tpu
 from asr_jax.kernels.masked_batch_norm.api import masked_batch_norm
 from tests.kernels.compiled import compiled_for
-from tests.kernels.drawn import with_drawn
 from tests.kernels.norms import (
     DRAWN,
     NORM_SIZES,
@@ -23,12 +22,19 @@ from tests.kernels.norms import (
     for_norms,
 )  # fmt: skip
 
-each_size = pytest.mark.parametrize("sizes", with_drawn(NORM_SIZES, DRAWN))
-each_dtype = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+BFLOAT16 = "bfloat16", 2e-2
+each_case = pytest.mark.parametrize(
+    ("sizes", "dtype", "tolerance"),
+    [
+        *((sizes, "float32", 1e-5) for sizes in NORM_SIZES),
+        (NORM_SIZES[1], *BFLOAT16),
+        *(pytest.param(sizes, *BFLOAT16, marks=pytest.mark.slow) for sizes in (NORM_SIZES[0], NORM_SIZES[2], *DRAWN)),
+        *(pytest.param(sizes, "float32", 1e-5, marks=pytest.mark.slow) for sizes in DRAWN),
+    ],
+)
 
 
-@each_dtype
-@each_size
+@each_case
 def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, interpreted, monkeypatch):
     monkeypatch.setattr(frames_tpu, "BLOCK", 2**14)
     x, dy, _, bias, *_ = for_norms(*sizes)
@@ -43,8 +49,7 @@ def test_the_kernel_of_bias_norm_for_tpus(sizes, dtype, tolerance, interpreted, 
         assert_within(relative(found, expected), tolerance)
 
 
-@each_dtype
-@each_size
+@each_case
 def test_the_kernels_of_batch_norm_for_tpus(sizes, dtype, tolerance, interpreted, monkeypatch):
     monkeypatch.setattr(frames_tpu, "BLOCK", 2**14)
     x, dy, *rest = for_norms(*sizes)

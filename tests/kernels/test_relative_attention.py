@@ -38,7 +38,6 @@ IMPLEMENTATIONS = {
     "mosaic_tpu": computed("mosaic_tpu"),
 }
 PROGRAMS = {name: jax.jit(function) for name, function in IMPLEMENTATIONS.items()}
-each_one = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 
 
 @functools.cache
@@ -62,8 +61,18 @@ def expected(sizes, dtype=jnp.float32):
     return found
 
 
-@each_one
-@pytest.mark.parametrize("sizes", with_drawn(SIZES[1:2], [SIZES[0], *SIZES[2:], *DRAWN]))
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        *((name, SIZES[1]) for name in IMPLEMENTATIONS if name != "mosaic_tpu"),
+        pytest.param("mosaic_tpu", SIZES[1], marks=pytest.mark.slow),  # the test of its gradients compares its values
+        *(
+            pytest.param(name, sizes, marks=pytest.mark.slow)
+            for sizes in (SIZES[0], *SIZES[2:], *DRAWN)
+            for name in IMPLEMENTATIONS
+        ),
+    ],
+)
 def test_values(name, sizes):
     assert_close(PROGRAMS[name](*made(sizes)), expected(sizes), atol=1e-5)
 
@@ -92,8 +101,13 @@ def test_gradients(name, sizes, dtype, tolerance, interpreted, monkeypatch):
     _, cotangent, gradients = reference_of(sizes)
     *arrays, lengths = made(sizes)
     given = [np.asarray(each).astype(jnp.dtype(dtype)) for each in arrays]
-    loss = lambda *each: jnp.sum(call(*each, lengths) * cotangent)  # noqa: E731
-    found = jax.device_get(jax.jit(jax.grad(loss, range(5)))(*given))
+
+    def loss(*each):
+        values = call(*each, lengths)
+        return jnp.sum(values * cotangent), values
+
+    found, values = jax.device_get(jax.jit(jax.grad(loss, range(5), has_aux=True))(*given))
+    assert_close(values.astype(np.float32), expected(sizes, jnp.dtype(dtype)), atol=tolerance)
     for one, other in zip(found, gradients, strict=True):
         assert one.dtype == dtype
         assert_close(one.astype(np.float32), other, atol=tolerance * (np.abs(other).max(initial=0) or 1.0))

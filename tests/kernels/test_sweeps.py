@@ -17,7 +17,6 @@ from asr_jax.kernels.ctc_sweep.api import ctc_sweep
 from asr_jax.kernels.lattice_sweep import mosaic_tpu as lattice_tpu
 from asr_jax.kernels.lattice_sweep.api import lattice_sweep
 from tests.kernels.compiled import compiled_for
-from tests.kernels.drawn import with_drawn
 from tests.kernels.sweeps import (
     CTC_DRAWN,
     CTC_SIZES,
@@ -32,11 +31,16 @@ from tests.kernels.sweeps import (
 )  # fmt: skip
 from tests.kernels.triton_compared import COMPARED
 
-ARCS = pytest.mark.parametrize(("spans", "moves"), [RNNT, TDT], ids=["rnnt", "tdt"])
 
-
-@pytest.mark.parametrize("has_bonus", [False, True])
-@pytest.mark.parametrize("sizes", with_drawn(CTC_SIZES, CTC_DRAWN))
+@pytest.mark.parametrize(
+    ("sizes", "has_bonus"),
+    [
+        (CTC_SIZES[0], False),
+        *((sizes, True) for sizes in CTC_SIZES),
+        *(pytest.param(sizes, False, marks=pytest.mark.slow) for sizes in (*CTC_SIZES[1:], *CTC_DRAWN)),
+        *(pytest.param(sizes, True, marks=pytest.mark.slow) for sizes in CTC_DRAWN),
+    ],
+)
 def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, has_bonus, interpreted, monkeypatch):
     given = with_bonus(*for_ctc(*sizes)) if has_bonus else for_ctc(*sizes)
     monkeypatch.setattr(ctc_tpu, "BLOCK", 16 * ctc_tpu.ROWS * ctc_tpu.LANES)
@@ -44,9 +48,17 @@ def test_the_kernel_of_ctc_for_tpus_equals_the_scan(sizes, has_bonus, interprete
     assert_equal(*both(*given))
 
 
-@ARCS
-@pytest.mark.parametrize("sizes", with_drawn(LATTICE_SIZES, LATTICE_DRAWN))
-def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, spans, moves, interpreted, monkeypatch):
+@pytest.mark.parametrize(
+    ("sizes", "arcs"),
+    [
+        (LATTICE_SIZES[1], RNNT),
+        *((sizes, TDT) for sizes in LATTICE_SIZES),
+        *(pytest.param(sizes, RNNT, marks=pytest.mark.slow) for sizes in (*LATTICE_SIZES[:1], *LATTICE_SIZES[2:])),
+        *(pytest.param(sizes, arcs, marks=pytest.mark.slow) for sizes in LATTICE_DRAWN for arcs in (RNNT, TDT)),
+    ],
+)
+def test_the_kernel_of_lattices_for_tpus_equals_the_scan(sizes, arcs, interpreted, monkeypatch):
+    spans, moves = arcs
     given = for_lattices(*sizes, num_arcs=len(spans))
     monkeypatch.setattr(lattice_tpu, "BLOCK", 64 * lattice_tpu.ROWS * lattice_tpu.LANES)
     sweep = functools.partial(lattice_sweep, spans=spans, moves=moves)

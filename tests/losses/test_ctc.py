@@ -65,7 +65,7 @@ def run(logits, logit_lengths, labels, label_lengths, *, blank_id=0, weights=Non
     return jax.device_get(losses_and_gradient(*given, blank_id=blank_id, delay_penalty=delay_penalty))
 
 
-@pytest.mark.parametrize("blank_id", [0, 2])
+@pytest.mark.parametrize("blank_id", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_equals_the_sum_over_all_paths(blank_id):
     others = [i for i in range(3) if i != blank_id]
     targets = [labels for length in range(4) for labels in itertools.product(others, repeat=length)]
@@ -126,6 +126,7 @@ def test_the_delay_penalty_is_that_of_all_paths():
     assert_close(alone, losses, rtol=1e-12, atol=1e-12)  # computed from one direction instead of two
 
 
+@pytest.mark.slow
 def test_the_delay_penalty_of_long_rows_is_precise_in_float32():
     logits, *rest = batch(seed=4, num_rows=2, num_frames=800, vocabulary=20, num_labels=100)
     losses, _, gradient = run(logits, *rest, delay_penalty=0.05)
@@ -236,7 +237,7 @@ def test_large_logits_keep_the_precision_of_float32(offset):
     assert_within(np.abs(gradient - exact_gradient).max(), 5e-6)
 
 
-@pytest.mark.parametrize("vocabulary", [7, ctc.ONE_HOT_VOCABULARY + 1])
+@pytest.mark.parametrize("vocabulary", [pytest.param(7, marks=pytest.mark.slow), ctc.ONE_HOT_VOCABULARY + 1])
 def test_a_sharded_batch_gives_the_same_without_communication(vocabulary):
     inputs = (*batch(seed=6, vocabulary=vocabulary), np.ones(8, np.float32))
     expected = losses_and_gradient(*inputs, blank_id=0)

@@ -20,7 +20,7 @@ from asr_jax.models.encoder import Context, EncoderSettings, StreamingEncoder
 from asr_jax.models.lstm import LSTMEncoder
 from tests.inference import streams
 
-QUICK = {"conformer", "lstm"}
+QUICK = {"lstm"}  # tests/goldens/test_nemo_streaming.py and test_icefall_streaming.py have others
 ENCODERS_OF_SOUND: dict[str, tuple[EncoderSettings, FrontEnd]] = {
     "zipformer": (ONE_STACK, icefall(num_mels=16)),
     "conformer": (CONFORMER, replace(nemo(num_mels=9), then=(NormaliseByDataSet((-8.0,) * 9, (4.0,) * 9),))),
@@ -58,12 +58,9 @@ def test_windows_have_the_outputs_of_whole_recordings(settings: EncoderSettings)
         assert_within(max_abs(ours, theirs), 1e-4, scale=scale, what="outputs of windows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("encoder", "front_end"),
-    [
-        pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name != "lstm"))
-        for name, each in ENCODERS_OF_SOUND.items()
-    ],
+    ("encoder", "front_end"), [pytest.param(*each, id=name) for name, each in ENCODERS_OF_SOUND.items()]
 )
 def test_streams_have_the_transcripts_of_whole_recordings(
     encoder: EncoderSettings, front_end: FrontEnd, tmp_path: Path
@@ -82,7 +79,9 @@ def test_streams_have_the_transcripts_of_whole_recordings(
     assert len(set(expected[0].tokens)) > 2
 
 
-@pytest.mark.parametrize("settings", [ONE_STACK, CONFORMER], ids=["zipformer", "conformer"])
+@pytest.mark.parametrize(
+    "settings", [ONE_STACK, pytest.param(CONFORMER, marks=pytest.mark.slow)], ids=["zipformer", "conformer"]
+)
 def test_evaluation_uses_the_first_context(settings: StreamingEncoder) -> None:
     several, programs = replace(settings, contexts=(Context(4, 8), Context(2, 4), Context())), list[str]()
     frames = Frames(jax.ShapeDtypeStruct((2, 64, settings.num_mels), np.float32), np.int32([64, 50]))

@@ -14,6 +14,7 @@ TINY = SANM(
 )  # fmt: skip
 
 
+@pytest.mark.slow  # tests/goldens/test_funasr.py compares outputs, losses and gradients
 class TestSANM(EncoderSuite):
     settings = TINY
     num_features = TINY.num_mels

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from encoder_suite import EncoderSuite
 
 import asr_jax
@@ -18,6 +19,7 @@ class TestSmallCNN(EncoderSuite):
     settings = SmallCNN(dim=12, num_layers=2, kernel_size=5, dropout=0.0)
 
 
+@pytest.mark.slow  # tests/cli/test_align.py has a quick run that learns
 def test_it_learns_and_transcribes(corpus, tmp_path):  # noqa: F811
     run = tmp_path / "run"
     train.main([

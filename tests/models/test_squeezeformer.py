@@ -31,6 +31,7 @@ TINY = Squeezeformer(
 )
 
 
+@pytest.mark.slow  # tests/goldens/test_nemo_squeezeformer.py compares outputs and gradients
 class TestSqueezeformer(EncoderSuite):
     """One layer at half the frame rate and one after the recovery."""
 
@@ -56,7 +57,8 @@ class TestSqueezeformer(EncoderSuite):
         assert TINY.depths("recover/project/kernel") == (2,)
 
 
-@pytest.mark.parametrize(("variant", "length"), [pytest.param("nemo", 27, marks=pytest.mark.slow), ("rust", 30)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "length"), [("nemo", 27), ("rust", 30)])
 def test_an_utterance_is_the_same_alone_and_in_a_batch_in_any_variant(variant: Variant, length: int) -> None:
     """The number of frames before the reduction is odd."""
     encoder = replace(TINY, variant=variant, num_layers=1, taps=()).build(dtype=jnp.float32)

@@ -149,10 +149,8 @@ FRONT_ENDS = {name: make() for name, make in PRESETS.items()} | {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in ("icefall", "rnnt") else pytest.param(name, marks=slow) for name in FRONT_ENDS],
-)
+@slow  # the model below has one
+@pytest.mark.parametrize("name", FRONT_ENDS)
 def test_front_ends(name: str) -> None:
     front_end = FRONT_ENDS[name]
     least = next(number for number in range(1, 1000) if front_end.output_length(number))
@@ -237,9 +235,10 @@ def test_log_probabilities_of_audio(name: str) -> None:
     assert_exported(emit, lambda *sizes: (variables, *arguments(*sizes)), sizes, least)
 
 
+@slow
 @pytest.mark.parametrize(
     "prediction",
-    [StatelessPrediction(8, regularise=False), pytest.param(LSTMPrediction(8, num_layers=2), marks=slow)],
+    [StatelessPrediction(8, regularise=False), LSTMPrediction(8, num_layers=2)],
 )
 def test_parts_of_a_transducer(prediction: PredictionSettings) -> None:
     """The start and a step of the prediction network, and the joint network with as many frames as positions."""

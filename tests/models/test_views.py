@@ -156,6 +156,7 @@ def test_weights_known_before_are_those_of_a_batch_seen_once(trained):
     assert sums["ctc/infeasible"].mean() == sums["inter/infeasible"].mean() == approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_dropout_alone_makes_views_differ():
     batch = features_batch(seed=3)
     without, with_it = (two_views(augment=(), dropout=dropout) for dropout in (0.0, 0.5))

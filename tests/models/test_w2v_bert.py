@@ -33,6 +33,7 @@ MASKS = replace(
 )  # fmt: skip
 
 
+@pytest.mark.slow  # tests/goldens/test_hf_w2vbert.py compares outputs, losses and gradients
 class TestW2VBert(EncoderSuite):
     """The settings have an adapter and the modules before it."""
 
@@ -130,6 +131,7 @@ def test_dropout_is_of_training() -> None:
     assert not asks_for_dropout(replace(TINY, **dict.fromkeys(RATES, 0.5)), shapes, step=None)
 
 
+@pytest.mark.slow
 def test_layers_are_left_out_while_training() -> None:
     settings = replace(TINY, layer_drop=0.5, taps=(EMBED, "layer_0"))
     encoder, params = settings.build(dtype=jnp.float32), params_of(TINY)

@@ -38,6 +38,7 @@ TINY = Wav2Vec2(
 WITHOUT_EXTRACTOR = replace(TINY, extractor=(), num_features=6)
 
 
+@pytest.mark.slow  # tests/goldens/test_hf_wav2vec2.py and test_dle_w2v2_ctc.py compare outputs, losses and gradients
 class TestWav2Vec2(EncoderSuite):
     """The hourglass pads the last group of frames, also in shorter rows."""
 

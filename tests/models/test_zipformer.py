@@ -40,6 +40,7 @@ TINY = Zipformer(
 ONE_STACK = replace(TINY, **{name: (getattr(TINY, name)[1],) for name in (*PER_STACK, "unmasked_dims")})
 
 
+@pytest.mark.slow  # tests/goldens/test_icefall_zipformer.py compares outputs and gradients
 class TestZipformer(EncoderSuite):
     """One stack at half the frame rate. tests/goldens/test_icefall_zipformer.py has several, with several layers."""
 

@@ -90,7 +90,7 @@ of_goldens = partial(pytest.param, marks=pytest.mark.slow)
     ("spelling", "search"),
     [
         (CHARACTERS, BEAM),
-        (CHARACTERS, Search(beam_width=4, rules="flashlight", alignments="max", beam_prune_logp=-4.0)),
+        of_goldens(CHARACTERS, Search(beam_width=4, rules="flashlight", alignments="max", beam_prune_logp=-4.0)),
         pytest.param(CHARACTERS, Search(beam_width=1, token_min_logp=-2.0), marks=pytest.mark.slow),
         of_goldens(CHARACTERS, Search(beam_width=9, max_tokens=3, rules="pyctcdecode")),
         of_goldens(CHARACTERS, replace(FLASHLIGHT, beam_width=6)),
@@ -110,7 +110,7 @@ def test_with_lists_of_words(listed, tmp_path):
     assert_as_on_host(emissions(1, CHARACTERS), CHARACTERS, BEAM, Fusion(**options))
 
 
-@pytest.mark.parametrize("kind", ["free", of_goldens("lexicon")])
+@pytest.mark.parametrize("kind", [of_goldens("free"), of_goldens("lexicon")])
 def test_with_a_language_model(kind, tmp_path):
     pytest.importorskip("kenlm", reason="takes kenlm: pip install 'asr-jax[lm]'")
     (tmp_path / "words").write_text("\n".join(WORDS))

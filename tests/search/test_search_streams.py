@@ -123,6 +123,7 @@ def test_beam_of_ctc(settings, fusion):
     assert longest > 3
 
 
+@pytest.mark.slow
 def test_a_window_computes_only_the_last_words(monkeypatch):
     """The paths do not become longer, although two labels of an early frame remain in the beam."""
     search = CTCBeamSearch(of_ctc.CHARACTERS, search=Search(beam_width=4, beam_prune_logp=-3.0))
@@ -151,7 +152,7 @@ def test_a_window_computes_only_the_last_words(monkeypatch):
     assert num_settled == same > 10
 
 
-@pytest.mark.parametrize("durations", [False, True])
+@pytest.mark.parametrize("durations", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_greedy_transducer(durations):
     """Durations lead beyond windows."""
     rng, lengths, num_rows = np.random.default_rng(1), np.array([11, 0, 1, 2, 11, 8]), len(STARTS)

@@ -279,12 +279,12 @@ def compare(seeds, settings, *, max_symbols, fusion=None, durations=(), **option
 @pytest.mark.parametrize(
     ("settings", "max_symbols", "options"),
     [
-        (BEAM, 1, {}),
+        pytest.param(BEAM, 1, {}, marks=pytest.mark.slow),
         pytest.param(BEAM, 3, {}, marks=pytest.mark.slow),
         (PRUNED, 1, {"temperature": 1.4, "blank_penalty": 0.5}),
         pytest.param(PRUNED, 2, {"temperature": 0.8}, marks=pytest.mark.slow),
         pytest.param(TEXTS, 1, {}, marks=pytest.mark.slow),
-        (TEXTS, 3, {}),
+        pytest.param(TEXTS, 3, {}, marks=pytest.mark.slow),
         pytest.param(BEAM, 1, {"durations": (0, 1, 2, 4)}, marks=pytest.mark.slow),
         pytest.param(
             PRUNED, 3, {"durations": (0, 1, 3), "temperature": 1.4, "blank_penalty": 0.5}, marks=pytest.mark.slow
@@ -327,7 +327,12 @@ def test_a_language_model(unit, max_symbols, durations, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "max_symbols", "durations"), [(BEAM, 1, ()), (TEXTS, 3, ()), (TEXTS, 2, (2, 0, 1))]
+    ("settings", "max_symbols", "durations"),
+    [
+        pytest.param(BEAM, 1, (), marks=pytest.mark.slow),
+        pytest.param(TEXTS, 3, (), marks=pytest.mark.slow),
+        (TEXTS, 2, (2, 0, 1)),
+    ],
 )
 def test_rows_do_not_depend_on_others_and_nan_leaves_no_text(settings, max_symbols, durations):
     """Uses the settings of the tests above, whose programs are already compiled."""

@@ -30,6 +30,7 @@ from asr_jax.serving.limits import LimitOptions
 from asr_jax.serving.metrics import Metrics
 from asr_jax.serving.server import Server
 from asr_jax.serving.service import Service
+from asr_jax.serving.shapes import Shapes
 from asr_jax.transcripts.transcript import to_json
 from tests.inference.streams import sound, trained_of
 
@@ -46,7 +47,7 @@ MODEL = Model(
 
 @cache
 def trained():
-    return replace(trained_of(MODEL, Path(mkdtemp(prefix="asr_jax-"))), limits=BatchLimits(seconds=24.0))
+    return replace(trained_of(MODEL, Path(mkdtemp(prefix="asr_jax-"))), limits=BatchLimits(seconds=24.0, rows=4))
 
 
 def transcribed(*paths):
@@ -95,11 +96,16 @@ class Running:
 
 
 @contextmanager
-def running(*, token="", num_streams=2, is_ready=True, language="", **limits):
-    """Yields a running server with a model that has the name tiny."""
+def running(*, token="", num_streams=2, is_ready=True, language="", num_lengths=1, **limits):
+    """Yields a running server with a model that has the name tiny.
+
+    Batches have few lengths of rows, because each shape is compiled.
+    """
     metrics = Metrics()
     given = LimitOptions(**{"max_streams": 2, "decoders": 2, "request_seconds": 60.0, **limits})
     device = DeviceThread(trained(), trained().decoder(), metrics, num_streams=num_streams, endpoints=ENDPOINTS)
+    scale = device._scale
+    device._shapes = Shapes.of(trained().limits, device.longest_s, scale, num_devices=1, num_lengths=num_lengths)
     service = Service(device, metrics, limits=given, model="tiny", language=language, token=token, endpoints=ENDPOINTS)
     server = Server(service)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -179,6 +179,7 @@ def test_a_process_that_cannot_be_started(monkeypatch, capfd):
     monkeypatch.setattr("asr_jax.serving.decoding.PAUSES_S", (0.05,))
     with running(num_streams=0, decoders=1) as server:
         decoders = server.service.decoders
+        assert server.post(AUDIO).status_code == 200  # its process has started
         monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)
         [process] = decoders._running
         os.kill(process.pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from tests.browser import api, browsing, needs_browser
 from tests.support import assert_within
 
-pytestmark = needs_browser
+pytestmark = [pytest.mark.slow, needs_browser]
 SIZE = "the body has more than 100 bytes"
 WATCHED = """
 const given = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);

@@ -19,7 +19,7 @@ WORDS = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
 @pytest.fixture(scope="module")
 def server():
-    with running(max_requests=100) as found:
+    with running(max_requests=100, num_lengths=2) as found:
         yield found
 
 

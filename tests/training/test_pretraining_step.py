@@ -166,12 +166,13 @@ def test_two_batches_are_one_of_both(state: Any, diversity: float, penalty: floa
 OF_PARTS = {"diversity": 0.1, "penalty": 10.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "num_devices"),
     [
         (Known(**HEAD, **OF_PARTS), 4),
-        pytest.param(Contrastive(**HEAD), 2, marks=pytest.mark.slow),
-        pytest.param(Contrastive(**HEAD), 4, marks=pytest.mark.slow),
+        (Contrastive(**HEAD), 2),
+        (Contrastive(**HEAD), 4),
     ],
     ids=["known draws, 4", "its own draws, 2", "its own draws, 4"],
 )

@@ -96,6 +96,7 @@ def test_rows_of_weight_zero_send_no_gradient(parts):
     assert_trees_close(parts.gradients(padded).grads, parts.gradients(batch).grads, 1e-5)
 
 
+@pytest.mark.slow
 def test_ready_features_give_the_same_loss_as_their_audio(parts):
     batch = toy_batch(seed=6)
     features = as_features(batch, parts.recipe.model)
@@ -216,9 +217,11 @@ FROZEN = (("encoder/.*", NEVER), ("rest", 0.0))
     ("optim", "frozen"),
     [
         (AdamW(freeze_updates=FROZEN), {0: True}),
-        (AdamW(freeze_updates=FROZEN, frozen_statistics="updated"), {0: False}),
+        pytest.param(AdamW(freeze_updates=FROZEN, frozen_statistics="updated"), {0: False}, marks=pytest.mark.slow),
         (AdamW(freeze_updates=(("encoder/.*", 3), ("rest", 0.0))), {2: True, 3: False}),
-        (AdamW(freeze_updates=(("encoder/norm/gain", NEVER), ("rest", 0.0))), {0: False}),
+        pytest.param(
+            AdamW(freeze_updates=(("encoder/norm/gain", NEVER), ("rest", 0.0))), {0: False}, marks=pytest.mark.slow
+        ),
     ],
     ids=["always", "as in PyTorch", "for three updates", "not the bias"],
 )

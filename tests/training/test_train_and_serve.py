@@ -104,6 +104,7 @@ def test_training_and_transcription_compute_the_same_features(experiment, tmp_pa
         assert values.tobytes() == in_service[path][1].tobytes(), path
 
 
+@pytest.mark.slow
 def test_only_training_has_dither_the_ramp_and_masks_before_stacking(experiment):
     ramp = Ramp((0.0,), (1.0,), begin_updates=2, ramp_updates=2)
     statistics = NormaliseByDataSet(mean=(0.0,) * 80, deviation=(1.0,) * 80, share=ramp)

@@ -133,6 +133,7 @@ def test_the_card_has_the_measured_figures_and_nothing_has_the_places_of_this_ma
     assert hub.repositories["team/toy"][hub.heads["team/toy", "main"]] == {}
 
 
+@pytest.mark.slow
 def test_weights_of_another_system(hub: Hub, tmp_path: Path) -> None:
     import_model(PUBLISHED / "hf_parakeet", tmp_path / "run")
     upload_checkpoint(tmp_path / "run", None, Upload(to=PLACE, format="nemo", private=False))

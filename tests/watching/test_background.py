@@ -143,6 +143,7 @@ def test_the_output_is_moved_by_a_thread(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_q_closes_while_a_folder_hangs(tmp_path):
     os.mkfifo(tmp_path / "events.jsonl")  # as a file of a mount that hangs: it cannot be opened before it is written
     terminal = InTerminal(["-m", "asr_jax.watch", str(tmp_path)])

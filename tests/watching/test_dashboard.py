@@ -44,8 +44,14 @@ async def read(pilot):
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *(pytest.param(name, LARGE, id=f"{name}-large") for name in RUNS),
+        pytest.param("running", SMALL, id="running-small"),
+        *(pytest.param(name, SMALL, id=f"{name}-small", marks=pytest.mark.slow) for name in RUNS if name != "running"),
+    ],
+)
 def test_one_run(name, size, tmp_path, snap_compare):
     assert snap_compare(dashboard(tmp_path, RUNS[name]()), terminal_size=size, run_before=read)
 

@@ -39,6 +39,7 @@ def test_batches_are_timed_beside_bare_decoding(manifest):
             assert rates["to_bare"][way] == approx(rates["median"][way] / rates["median"]["bare"])
 
 
+@pytest.mark.slow
 @needs_proc
 def test_memory_is_looked_at_while_batches_come(manifest):
     found = memory_growth(source_of(index_of([manifest]), batch_seconds=2.0), workers=0, num_batches=150)

@@ -54,7 +54,8 @@ def test_damaged_ones_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert rows(made(tmp_path)) == first
 
 
-@pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [False, True])
 def test_processes_that_share_the_work_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:

@@ -236,8 +236,8 @@ def test_two_processes_read_at_once(tmp_path: Path) -> None:
     paths = [str(table_of_audio(tmp_path / "t.parquet")), str(folder_of_audio(tmp_path / "set"))]
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / ".cache"), *paths]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    runs = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(3)]
-    assert [run.stdout.readline() for run in runs] == ["ready\n"] * 3
+    runs = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
+    assert [run.stdout.readline() for run in runs] == ["ready\n"] * 2
     outputs = []
     for run in runs:
         run.stdin.write("go\n")
@@ -248,7 +248,7 @@ def test_two_processes_read_at_once(tmp_path: Path) -> None:
         outputs += output.splitlines()
     utterances = read(tmp_path, *map(Path, paths))
     expected = sum(int(signal(utterance).sum()) for utterance in utterances)
-    assert outputs == [f"{utterances.digest} {expected}"] * 9
+    assert outputs == [f"{utterances.digest} {expected}"] * 6
     assert not list((tmp_path / ".cache").rglob("*.partial"))
 
 

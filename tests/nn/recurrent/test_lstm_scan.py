@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support import assert_close, assert_within, relative
 
 from asr_jax.nn.recurrent.lstm import LSTM, lstm_scan
@@ -25,6 +26,7 @@ def test_gradients_of_one_row_are_those_in_a_batch():
     assert_close(of_batch[2][:, :1], of_row[2], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_values_and_gradients_in_bfloat16_are_near_those_in_float32():
     """On CPUs with instructions for bfloat16, XLA does not compile all such products of transposed arrays."""
     random = np.random.default_rng(0)

@@ -30,7 +30,12 @@ def test_no_probability_masks_nothing():
 
 @pytest.mark.parametrize(
     ("selection", "other", "shortest", "longest"),
-    [("static", 0.0, 7, 7), ("uniform", 3.0, 3, 14), ("normal", 2.0, 1, 17), ("poisson", 0.0, 0, 25)],
+    [
+        ("static", 0.0, 7, 7),
+        pytest.param("uniform", 3.0, 3, 14, marks=pytest.mark.slow),
+        pytest.param("normal", 2.0, 1, 17, marks=pytest.mark.slow),
+        ("poisson", 0.0, 0, 25),
+    ],
 )
 def test_lengths_of_a_single_span(selection, other, shortest, longest):
     settings = SpanMask(probability=0.0001, length=7, min_spans=1, same_count=False, selection=selection, other=other)

@@ -80,7 +80,8 @@ def differentiated(remat: Remat) -> Any:
     return fast_jit(jax.grad(loss, has_aux=True))
 
 
-@pytest.mark.parametrize("remat", ["none", pytest.param("layers", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "layers"])
 def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Remat) -> None:
     params, patterns = params_of(), set()
     for seed in range(8):
@@ -96,6 +97,7 @@ def test_the_others_are_a_stack_of_their_own_and_alone_have_gradients(remat: Rem
     assert len(patterns) > 3
 
 
+@pytest.mark.slow
 def test_devices_leave_out_the_same_layers() -> None:
     """Each device has a part of the rows. With different branches, they would deadlock or a skipped layer would have a
     gradient."""
