@@ -201,6 +201,19 @@ def data() -> str:
     )  # fmt: skip
 
 
+def decoding() -> str:
+    """Speeds of reading audio by format, as multiples of real time."""
+    found = read("decoding")
+    threads = [num for num in found["formats"][0]["speeds"] if num != "1"]
+    header = "format | kbit/s | one thread, per second of processor time"
+    header += "".join(f" | {num} threads, per second" for num in threads)
+    rows = [
+        [each["format"], f"{each['kbit_per_s']:.0f}", *(f"{each['speeds'][num]:,}" for num in ("1", *threads))]
+        for each in found["formats"]
+    ]
+    return table(header, rows)
+
+
 def searches() -> str:
     found = read("race_pyctcdecode")
     rows = [
@@ -484,7 +497,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         an4, delay_penalty, streaming, streaming_long, exports, learning, accuracy, steps, smoke_runs, cold_start,
-        inference, searches, data, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
+        inference, searches, data, decoding, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
         scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
         serving, init_corpora,
     )
