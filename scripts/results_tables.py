@@ -497,8 +497,8 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         an4, delay_penalty, streaming, streaming_long, exports, learning, accuracy, steps, smoke_runs, cold_start,
-        inference, searches, data, decoding, transducer_loss, compiled_programs, sharded_memory, scale_rings, scale_bytes,
-        scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
+        inference, searches, data, decoding, transducer_loss, compiled_programs, sharded_memory, scale_rings,
+        scale_bytes, scale_times, scale_batches, scale_updates, scale_memory, scale_plans, faults,
         serving, init_corpora,
     )
 }  # fmt: skip
