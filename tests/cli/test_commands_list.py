@@ -17,7 +17,7 @@ PACKAGE = Path(asr_jax.__file__).parent
 
 
 def test_every_command_is_listed():
-    modules = {path.stem for path in PACKAGE.glob("*.py") if "run_command(main)" in path.read_text()}
+    modules = {path.stem for path in PACKAGE.glob("*.py") if "run_command(main" in path.read_text()}
     assert set(COMMANDS) == {*modules, "observe.health", "observe.curves", "observe.forward", "observe.profile"}
     assert len(listing().splitlines()) == len(COMMANDS)
 
