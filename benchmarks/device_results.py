@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def collect(parts: Path, out: Path) -> Path:
-    """Writes the figures of a device to one file. Those of a training have the memory that was planned for an H100.
+    """Writes the figures of a device to one file. Figures of training include the memory that was planned for an H100.
 
     Args:
         parts: Folder of JSON files of benchmarks, of one device.

@@ -9,7 +9,7 @@ forward pass, the backward pass and an update with AdamW. Both are in training m
 bf16, the forward pass is in autocast. On a GPU, each time ends when the device has ended its work. glibc keeps freed
 memory as it does in our process. The operations are those with the largest shares of the time of a step, from PyTorch's
 profiler; on a GPU, they are its kernels. The sources of icefall's, NVIDIA's and NeMo's originals are loaded from .peers
-(scripts/setup_reference.sh --peers); those of transformers are installed. Stubs below replace frameworks that are not
+(scripts/setup_reference.sh --peers); transformers is installed. Stubs below replace frameworks that are not
 installed; the modules of the originals run unchanged.
 """
 

@@ -105,7 +105,7 @@ def run_command(
     Every command takes --device and --devices, see `choose_devices`.
 
     Args:
-        arguments: Arguments of the command. None: those of this process, which is the command.
+        arguments: Arguments of the command. None: the arguments of this process, which runs no other command.
         on_cpu: Whether the command uses the CPU unless --device or JAX_PLATFORMS names another device.
         reserves_memory: Whether JAX reserves most of a GPU's memory at once. Otherwise it takes memory as it needs it,
             because a training may use the same GPU.

@@ -20,7 +20,8 @@ def reading_threads(given: int, *, workers: int = 0) -> int:
     """Returns the number of threads of each process that read audio.
 
     Args:
-        given: The number of a setting. 0: `READING_THREADS`, and two in each of several workers.
+        given: Number that a setting asks for. 0: `READING_THREADS` without workers, two with workers.
+        workers: Number of worker processes.
     """
     return given or (2 if workers else READING_THREADS)
 
@@ -42,8 +43,8 @@ def num_threads() -> int:
     return int(given) if given.isdecimal() and int(given) else NUM_CORES
 
 
-# JAX keeps compiled programs in this cache, except those of a run on GPUs or TPUs (`core.programs.compiled_in`). The
-# next start then takes seconds instead of a minute.
+# JAX keeps compiled programs in this cache, so that the next start takes seconds instead of a minute. A run on GPUs or
+# TPUs keeps its programs in its own folder (`core.programs.compiled_in`).
 CACHES = os.path.expanduser(os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "asr_jax"))
 _compiled = os.path.join(CACHES, "compiled")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled)

@@ -239,7 +239,8 @@ def check_shared(folder: Path, name: str) -> None:
 
     def write() -> str:
         folder.mkdir(parents=True, exist_ok=True)
-        return tempfile.NamedTemporaryFile(dir=folder, prefix="shared-", delete=False).name
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="shared-", delete=False) as file:
+            return file.name
 
     token = Path(on_main(write))
     found = gathered((folder / token.name).exists())

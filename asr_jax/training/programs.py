@@ -202,7 +202,7 @@ class CompiledSteps:
 
     gradient: dict[Bucket, Compiled]
     executables: dict[Bucket, Compiled]
-    """Those of `gradient`, which also take the recordings that augmentations add."""
+    """Compiled programs that the functions in `gradient` call with the recordings that augmentations add."""
     apply_update: Compiled
     loss_terms: tuple[str, ...]
     """Names of the sums that are loss terms; the others are metrics."""

@@ -1,4 +1,4 @@
-"""Commands with --job: the joined outputs of 1 and of 3 jobs, one of them killed and repeated, equal those of one."""
+"""Commands with --job: one job, and three jobs with a job that is killed and repeated, have the same joined output."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 
 
 def both(main, arguments, out, folder):
-    """Runs a command once as one job, and as three, one of which is repeated; returns both outputs."""
+    """Runs a command as one job and as three jobs, and repeats one of the three. Returns both outputs."""
     whole, joined = folder / "whole" / out, folder / "joined" / out
     main([*arguments(whole)])
     for number in (0, 2, 1, 2):

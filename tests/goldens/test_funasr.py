@@ -57,7 +57,7 @@ def models_of(pattern: str) -> list[Any]:
 
 
 def slow_with_recognition(cases: list[Any]) -> list[Any]:
-    """Cases, of which those that `test_recognition` compares too are slow."""
+    """Returns all cases, and marks those as slow that `test_recognition` compares too."""
     recognised = having(cases, "infer/decoder_logprobs")
     return [*(case for case in cases if case not in recognised), *slow(recognised)]
 

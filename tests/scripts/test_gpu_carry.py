@@ -1,4 +1,4 @@
-"""What travels to a GPU machine without a network: a part of the speech, of a limited size; and the rehearsal."""
+"""Files that are carried to a GPU machine without a network, their total size, and the rehearsal of the GPU check."""
 
 import json
 import subprocess

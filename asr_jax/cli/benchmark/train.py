@@ -153,7 +153,7 @@ def cases(experiment: Experiment, options: BenchmarkOptions) -> Iterator[dict[st
 
 
 def summary(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Returns the operations of the newest trace that take most of the time, with their modules; and its devices."""
+    """Returns the operations of the newest trace that take most of the time, with their modules, and its devices."""
     from asr_jax.cli.benchmark.updating import PROGRAM
     from asr_jax.core.hlo import Module
     from asr_jax.core.text_files import read_text

@@ -43,7 +43,7 @@ SETTLED = 30_000
 Group = list[tuple[Bucket, Batch]]
 """The batches of an update, in host memory."""
 TRACED, PROGRAM = 3, ".hlo.txt"
-"""Number of updates of a trace, and end of the names of the texts of their programs."""
+"""Number of updates of a trace, and suffix of the files that contain the text of a compiled program."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def time_updates(
 
 
 def _compiled(case: UpdateCase, mesh: Mesh, accumulation: int) -> tuple[Any, CompiledSteps]:
-    """Function that dispatches an update and returns its report; and the programs."""
+    """Returns a function that dispatches an update and returns its report, and the compiled programs."""
     lowered = lower_initial_state(case.recipe, seed=case.seed)
     shapes = abstract_state(lowered, mesh)
     steps = compile_steps(

@@ -106,7 +106,7 @@ class Data:
     workers: NonNegativeInt = 0
     """Number of processes that read audio. 0: threads of the training process read it."""
     threads: NonNegativeInt = 0
-    """Number of reading threads per process. 0: one for each core, at most 8; two in each of several `workers`."""
+    """Number of reading threads per process. 0: one for each core, at most 8, or two if there are `workers`."""
 
     def problems(self) -> Iterator[str]:
         """Yields a message for each value that does not fit the others."""

@@ -35,6 +35,16 @@ def test_each_implementation_has_its_figures(tmp_path, capsys):
     assert "ctc_sweep" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_attention_and_lattices_have_figures_too(tmp_path):
+    out = tmp_path / "kernels.json"
+    names = ["relative_attention", "lattice_sweep"]
+    kernels.main([*SMALL, "--iterations", "2", "--warm-ups", "1", "--json", str(out), "--operations", *names])
+    found = {(row["operation"], row["implementation"]) for row in json.loads(out.read_text())["rows"]}
+    assert ("relative_attention with gradient", "xla") in found
+    assert {name.removesuffix(" with gradient") for name, _ in found} == {*names}
+
+
 def test_the_limit_is_that_of_arguments_results_and_products(monkeypatch, tmp_path):
     monkeypatch.setattr(targets, "accelerator_of", lambda kind: targets.Accelerator("gpu", kind, 1.0, 1e-3, 1e-3))
     out = tmp_path / "kernels.json"
